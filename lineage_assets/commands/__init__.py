@@ -1,0 +1,1 @@
+"""Commands of `lineage`, one module each, found by cli.py: nothing is imported here."""

@@ -1,0 +1,103 @@
+"""What all declarations share: who owns them, finding each other, and mistakes told with file and line.
+
+Belongs here: helpers of the component types. Does not belong here: any one type.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import dagster as dg
+
+from lineage_assets.errors import ContractError, LineageError
+from lineage_assets.lineage.slices import Grain
+
+T = TypeVar("T", bound=dg.Component)
+
+
+class DeclarationError(ContractError):
+    """A mistake in what a user wrote under defs/, with its file and line."""
+
+
+def partitions(grain: Grain, since: datetime) -> dg.TimeWindowPartitionsDefinition:
+    """The slices of a topic as Dagster partitions, the running one included. All instants are UTC."""
+    return dg.TimeWindowPartitionsDefinition(
+        start=since.astimezone(UTC).strftime(grain.format),
+        fmt=grain.format,
+        cron_schedule=grain.cron,
+        timezone="UTC",
+        end_offset=1,
+    )
+
+
+def siblings(context: dg.ComponentLoadContext, kind: type[T]) -> list[T]:
+    """All declarations of a type in this code location."""
+    return context.component_tree.get_all_components(of_type=kind)
+
+
+def nearest(wrong: str, known: Sequence[str]) -> str:
+    """A remedy that names the nearest right name, or all of them."""
+    close = difflib.get_close_matches(wrong, known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(map(repr, sorted(known))) or 'none'}"
+
+
+def folder(context: dg.ComponentLoadContext) -> Path:
+    """The folder of the defs.yaml that is being loaded."""
+    path = Path(context.path)
+    return path if path.is_dir() else path.parent
+
+
+@contextmanager
+def told_with_line(context: dg.ComponentLoadContext, field: str, value: object) -> Iterator[None]:
+    """Name file, line and field of the attribute at fault in any of our errors that arise inside."""
+    try:
+        yield
+    except DeclarationError:
+        raise
+    except LineageError as error:
+        file = folder(context) / "defs.yaml"
+        raise DeclarationError(f"{file}:{_line(file, field, value)}: {field}: {error.message}", remedy=error.remedy) from error
+
+
+@contextmanager
+def told_with_nearest_name() -> Iterator[None]:
+    """Add the nearest right name to Dagster's own message about an unknown attribute or component type."""
+    try:
+        yield
+    except Exception as error:
+        remedy = _remedy(str(error))
+        if remedy is None or isinstance(error, LineageError):
+            raise
+        raise DeclarationError(str(error).strip(), remedy=remedy) from error
+
+
+def _remedy(text: str) -> str | None:
+    import lineage_assets.components as components
+
+    kinds = [name for name, one in vars(components).items() if isinstance(one, type) and issubclass(one, dg.Component)]
+    if unknown := re.search(r"lineage_assets\.components\.(\w+)", text):
+        if unknown[1] not in kinds:
+            return nearest(unknown[1], kinds)
+        if unexpected := re.search(r"'(\w+)' was unexpected", text):
+            return nearest(unexpected[1], list(getattr(components, unknown[1]).model_fields))
+    return None
+
+
+def _line(file: Path, field: str, value: object) -> int:
+    """The line that sets a field to a value; the first line that sets the field at all; else the first."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    setting = re.compile(rf"^\s*(- )?{re.escape(field)}\s*:")
+    found = [number for number, line in enumerate(lines, 1) if setting.match(line)]
+    exact = [number for number in found if str(value) in lines[number - 1]]
+    return (exact or found or [1])[0]
+
+
+def text_metadata(values: dict[str, Any]) -> dict[str, Any]:
+    """Metadata without its empty values."""
+    return {name: value for name, value in values.items() if value not in (None, "", [], {})}

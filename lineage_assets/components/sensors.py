@@ -1,0 +1,183 @@
+"""The sensors that keep the graph moving: topics are reported, tables that are behind are asked for.
+
+Belongs here: thin shells over reporting/: ask, compare, answer Dagster. Does not belong here: deciding what is news
+(reporting/topics.py) or behind (reporting/behind.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+from lineage_assets.components.event_table import EventTable
+from lineage_assets.components.topic import Topic
+from lineage_assets.components.window_table import WindowTable
+from lineage_assets.errors import LineageError
+from lineage_assets.lineage.commits import Commit, commits
+from lineage_assets.lineage.slices import Slice
+from lineage_assets.reporting import topics as reporting
+from lineage_assets.reporting.behind import events_behind, slices_behind
+from lineage_assets.settings import Settings, settings
+
+CATCH_UP = "lineage/catch_up"
+WANT = "lineage/want"
+TRIES = 3
+"""A slice that failed three times for one wanted state waits for new data, or for a person."""
+RUNS_A_TICK = 8
+BUDGET_S = 45.0
+"""Dagster ends a tick after 60 s: stop in time, the next tick goes on."""
+ALIVE = [dg.DagsterRunStatus[name] for name in ("QUEUED", "NOT_STARTED", "STARTING", "STARTED", "CANCELING")]
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """One topic's way through its tables, as the sensors see it."""
+
+    topic: Topic
+    table: EventTable
+    windows: tuple[WindowTable, ...]
+
+    @property
+    def events(self) -> list[dg.AssetKey]:
+        return [dg.AssetKey([layer, self.table.name]) for layer in ("raw", "silver", "dead_letters", "late")]
+
+
+def build_sensors(tree: dg.ComponentTree) -> list[dg.SensorDefinition]:
+    """Two sensors for the whole code location, whatever the number of topics."""
+    topics = tree.get_all_components(of_type=Topic)
+    windows = tree.get_all_components(of_type=WindowTable)
+    by_name = {topic.name: topic for topic in topics}
+    flows = [
+        Flow(by_name[one.topic], one, tuple(w for w in windows if w.source == f"silver/{one.name}"))
+        for one in tree.get_all_components(of_type=EventTable)
+    ]
+    return [_topics_sensor(topics, flows), _catch_up_sensor(flows)] if topics else []
+
+
+def _topics_sensor(topics: Sequence[Topic], flows: Sequence[Flow]) -> dg.SensorDefinition:
+    readers = {flow.topic.name: flow.table.name for flow in flows}
+
+    @dg.sensor(
+        name="kafka_topics",
+        minimum_interval_seconds=10,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Takes every topic's cuts and materializes its slices: closed ones once, the open one as it grows.",
+    )
+    def kafka_topics(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        cursor: dict[str, Any] = json.loads(context.cursor or "{}")
+        events: list[dg.AssetMaterialization] = []
+        problems = Problems()
+        for topic in topics:
+            with problems.kept():
+                if problems.out_of_time:
+                    break
+                before = reporting.Reported(**cursor.get(topic.name, {}))
+                found, after = reporting.report(settings(), _declared(topic), readers.get(topic.name), before)
+                events += found
+                cursor[topic.name] = after.to_json()
+        problems.told(context, bool(events))
+        said = f"reported {len(events)} slices" if events else "no news"
+        return dg.SensorResult(asset_events=events, cursor=json.dumps(cursor), skip_reason=said)
+
+    return kafka_topics
+
+
+def _declared(topic: Topic) -> reporting.TopicAsset:
+    return reporting.TopicAsset(dg.AssetKey(topic.path), topic.name, topic.format, topic.grain, topic.since)
+
+
+def _catch_up_sensor(flows: Sequence[Flow]) -> dg.SensorDefinition:
+    @dg.sensor(
+        name="catch_up",
+        minimum_interval_seconds=15,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        asset_selection=[key for flow in flows for key in _all_keys(flow)],
+        description="Asks for the slices whose tables are older than what they are made from. Held slices wait.",
+    )
+    def catch_up(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        requests: list[dg.RunRequest] = []
+        problems = Problems()
+        for flow in flows:
+            with problems.kept():
+                if problems.out_of_time:
+                    break
+                if not _busy(context.instance, flow.table.name):
+                    requests += _requests(context.instance, settings(), flow)
+        problems.told(context, bool(requests))
+        said = None if requests else "nothing is behind, or it is being made"
+        return dg.SensorResult(run_requests=requests, skip_reason=said)
+
+    return catch_up
+
+
+def _all_keys(flow: Flow) -> list[dg.AssetKey]:
+    return [*flow.events, *(dg.AssetKey(["gold", window.name]) for window in flow.windows)]
+
+
+def _requests(instance: dg.DagsterInstance, config: Settings, flow: Flow) -> Iterator[dg.RunRequest]:
+    """One run for each slice that is behind: all of its tables, or only the windows that lag."""
+    lake, name = config.lake_env, flow.table.name
+    sliced = reporting.sliced(config, _declared(flow.topic))
+    raw, silver = commits(lake, f"raw/{name}"), commits(lake, f"silver/{name}")
+    wanted: dict[str, list[dg.AssetKey]] = {key: _all_keys(flow) for key in events_behind(sliced, raw, silver)}
+    for window in flow.windows:
+        for key in slices_behind(silver, commits(lake, f"gold/{window.name}")):
+            wanted.setdefault(key, []).append(dg.AssetKey(["gold", window.name]))
+    for key, selection in sorted(wanted.items())[:RUNS_A_TICK]:
+        ranges = sliced.ranges(Slice.of(key, flow.topic.grain))
+        want = _digest([sorted(ranges.items()), [one.path for one in selection], _newest(raw), _newest(silver)])
+        tries = instance.get_runs_count(dg.RunsFilter(tags={WANT: want}))
+        if tries < TRIES:
+            yield dg.RunRequest(
+                run_key=f"{name}:{key}:{want}:{tries}",
+                partition_key=key,
+                asset_selection=list(dict.fromkeys(selection)),
+                tags={CATCH_UP: _digest(name), WANT: want},
+            )
+
+
+def _busy(instance: dg.DagsterInstance, name: str) -> bool:
+    """Whether an earlier request of this table still runs: its slices would be asked for twice."""
+    return instance.get_runs_count(dg.RunsFilter(tags={CATCH_UP: _digest(name)}, statuses=ALIVE)) > 0
+
+
+def _newest(history: Sequence[Commit]) -> int:
+    return history[0].version if history else -1
+
+
+def _digest(what: object) -> str:
+    """A tag's value: tags hold 63 characters of a narrow alphabet, names hold more."""
+    return hashlib.sha256(repr(what).encode()).hexdigest()[:32]
+
+
+class Problems:
+    """Faults of single topics in a tick: one that fails does not keep the others waiting."""
+
+    def __init__(self) -> None:
+        self.found: list[LineageError] = []
+        self.until = time.monotonic() + BUDGET_S
+
+    @property
+    def out_of_time(self) -> bool:
+        return time.monotonic() > self.until
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        try:
+            yield
+        except LineageError as error:
+            self.found.append(error)
+
+    def told(self, context: dg.SensorEvaluationContext, found_anything: bool) -> None:
+        """Fail the tick with the first problem when there is nothing else to say; log them beside what was found."""
+        for error in self.found:
+            context.log.error(str(error))
+        if self.found and not found_anything:
+            raise self.found[0]

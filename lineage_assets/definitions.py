@@ -1,0 +1,34 @@
+"""The code location: everything under defs/, with sensors and resources."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import dagster as dg
+
+
+def build_defs(defs_module: ModuleType | None = None) -> dg.Definitions:
+    """Load a defs folder (ours, or a test's own) into a code location. Talks to no service."""
+    from pathlib import Path
+
+    import lineage_assets.defs
+    from lineage_assets.components.declared import told_with_nearest_name
+    from lineage_assets.components.resources import pyspark
+    from lineage_assets.components.sensors import build_sensors
+
+    tree = dg.ComponentTree.from_module(
+        defs_module=defs_module or lineage_assets.defs, project_root=Path(__file__).parents[1]
+    )
+    with told_with_nearest_name():
+        loaded = tree.build_defs_at_path(tree.defs_module_path)
+        sensors = build_sensors(tree)
+    return dg.Definitions.merge(
+        loaded,
+        dg.Definitions(sensors=sensors, resources={"pyspark": pyspark}, executor=dg.in_process_executor),
+    )
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    """What workspace.yaml points at."""
+    return build_defs()

@@ -1,0 +1,162 @@
+"""Metadata of assets and materializations, in the keys of the graph: from declarations and commit records.
+
+Belongs here: building Dagster's metadata values. Does not belong here: reading tables, sending events.
+
+Integers above 2^53 travel as text, alone or inside JSON: the UI is JavaScript.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+
+from lineage_assets.lineage import record as records
+from lineage_assets.lineage.columns import Lineage
+from lineage_assets.lineage.commits import Commit
+from lineage_assets.lineage.offsets import Ranges
+from lineage_assets.lineage.record import CommitRecord
+from lineage_assets.spark.event_table import LINEAGE_COLUMNS, EventTable
+from lineage_assets.spark.job import RAW
+from lineage_assets.spark.process import Processed
+from lineage_assets.spark.tables import SLICE
+
+EXACT_IN_JAVASCRIPT = 2**53
+
+RAW_DESCRIPTIONS = {
+    "partition": "Partition of the topic.",
+    "offset": "Offset in the partition.",
+    "timestamp": "Kafka timestamp, UTC.",
+    "timestamp_type": "0: set by the producer. 1: set by the broker.",
+    "key": "The record's key, as it came.",
+    "value": "The record's value, as it came.",
+    "headers": "The record's headers in their order, repeated names included.",
+    "schema_id": "Id of the writer's schema in the registry.",
+    "fate": "What became of the record: ok, dead, duplicate, tombstone, control or erased.",
+    "reasons": "Why it is dead: every rule that it broke.",
+    "warnings": "Rules that it broke and that do not make it dead.",
+    "late_by_s": "Seconds between the event and its arrival, where that exceeds the grace.",
+    "contract": "Hash of the contract by which its fate was decided.",
+    SLICE: "The slice that the record arrived in.",
+}
+LINEAGE_DESCRIPTIONS = {
+    "_partition": "Partition of the record that this row came from.",
+    "_offset": "Offset of the record that this row came from.",
+    "_timestamp": "Kafka timestamp of that record, UTC.",
+    "_late_by_s": "Seconds between the event and its arrival, where that exceeds the grace.",
+}
+
+
+def raw_schema() -> dg.TableSchema:
+    """Columns of a raw table."""
+    return dg.TableSchema([dg.TableColumn(name, kind, RAW_DESCRIPTIONS[name]) for name, kind in RAW.items()])
+
+
+def raw_lineage(topic: dg.AssetKey) -> dg.TableColumnLineage:
+    """What raw keeps of a topic's record: its envelope, name by name."""
+    same = {name: [dg.TableColumnDep(topic, name)] for name in ("partition", "offset", "timestamp", "key", "value", "headers")}
+    decided = {name: [dg.TableColumnDep(topic, "value")] for name in ("schema_id", "fate", "reasons", "warnings", "late_by_s")}
+    return dg.TableColumnLineage({**same, **decided})
+
+
+def silver_schema(table: EventTable, lineage: Lineage) -> dg.TableSchema:
+    """Columns of a silver table: those of its SQL, described and tagged by the contract columns they come from."""
+    by_column = {one.column: one for one in table.contract.columns}
+    found = []
+    for name, sources in lineage.columns.items():
+        origins = [by_column[one.column] for one in sources if one.column in by_column]
+        described = by_column.get(name) or (origins[0] if len(origins) == 1 else None)
+        tags = {tag: "" for origin in origins for tag in origin.tags}
+        found.append(dg.TableColumn(name, lineage.types[name], described.description if described else None, tags=tags))
+    found += [dg.TableColumn(name, kind, LINEAGE_DESCRIPTIONS[name]) for name, kind in LINEAGE_COLUMNS.items()]
+    return dg.TableSchema([*found, dg.TableColumn(SLICE, "string", RAW_DESCRIPTIONS[SLICE])])
+
+
+def silver_column_lineage(
+    table: EventTable, lineage: Lineage, raw: dg.AssetKey, topic: dg.AssetKey
+) -> dg.TableColumnLineage:
+    """A silver column comes from raw's bytes, and within them from fields of the topic's records."""
+    fields = {one.column: one.field for one in table.contract.columns}
+    deps = {
+        name: [dg.TableColumnDep(raw, "value"), *(dg.TableColumnDep(topic, fields[one.column]) for one in sources)]
+        for name, sources in lineage.columns.items()
+    }
+    own = {name: [dg.TableColumnDep(raw, name.removeprefix("_"))] for name in LINEAGE_COLUMNS}
+    return dg.TableColumnLineage({**deps, **own, SLICE: [dg.TableColumnDep(raw, SLICE)]})
+
+
+def same_columns(schema: dg.TableSchema, source: dg.AssetKey) -> dg.TableColumnLineage:
+    """The lineage of a view: each column is the source's."""
+    return dg.TableColumnLineage({one.name: [dg.TableColumnDep(source, one.name)] for one in schema.columns})
+
+
+def of_event_asset(path: Sequence[str], table: EventTable, done: Processed) -> dict[str, Any]:
+    """Metadata of one slice of raw, silver, dead_letters or late."""
+    raw, silver = done.raw.record, done.silver.record
+    assert raw is not None and silver is not None
+    of_raw, of_silver = of_commit(done.raw), of_commit(done.silver)
+    match path[0]:
+        case "raw":
+            return {**of_raw, **_rows(sum(count for fate, count in raw.counts.items() if fate != "late"))}
+        case "silver":
+            return {**of_silver, **_rows(silver.counts["ok"]), **_topics(raw)}
+        case "dead_letters":
+            where = f"raw/{table.name} WHERE fate = 'dead'"
+            return {**of_raw, **_rows(raw.counts["dead"]), "lineage/rows": dg.MetadataValue.text(where)}
+    where = f"silver/{table.name} WHERE _late_by_s IS NOT NULL"
+    return {**of_silver, **_rows(raw.counts["late"]), "lineage/rows": dg.MetadataValue.text(where)}
+
+
+def of_table(commit: Commit) -> dict[str, Any]:
+    """Metadata of one slice of a table that is made from other tables."""
+    assert commit.record is not None
+    return {**of_commit(commit), **_rows(commit.record.counts["rows"])}
+
+
+def of_commit(commit: Commit) -> dict[str, Any]:
+    """What a commit's record says, in the graph's keys."""
+    record = commit.record
+    assert record is not None
+    found: dict[str, Any] = {
+        "delta/version": number(commit.version),
+        "delta/versions": dg.MetadataValue.text(f"[{commit.version}, {commit.version + 1})"),
+        "lineage/commit": dg.MetadataValue.text(records.to_json(record)),
+        **_topics(record),
+    }
+    if record.slice is not None:
+        found["lineage/fates"] = dg.MetadataValue.json(dict(record.counts))
+    if record.reasons:
+        found["lineage/reasons"] = dg.MetadataValue.json(dict(record.reasons))
+    return found
+
+
+def ranges_text(ranges: Ranges) -> dict[str, list[str]]:
+    """Offset ranges for JSON that a browser reads: as text."""
+    return {str(p): [str(r.start), str(r.end)] for p, r in sorted(ranges.items())}
+
+
+def number(value: int) -> dg.MetadataValue[Any]:
+    """An integer that a browser shows exactly.
+
+    >>> number(2**60)
+    TextMetadataValue(text='1152921504606846976')
+    """
+    return dg.MetadataValue.int(value) if abs(value) <= EXACT_IN_JAVASCRIPT else dg.MetadataValue.text(str(value))
+
+
+def _topics(record: CommitRecord) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for topic in record.topics:
+        found["kafka/topic_id"] = dg.MetadataValue.text(topic.topic_id)
+        found["kafka/ranges"] = dg.MetadataValue.json(ranges_text(topic.ranges))
+        if topic.schemas:
+            found["schema/versions"] = dg.MetadataValue.json(
+                [{"subject": one.subject, "id": one.id, "version": one.version} for one in topic.schemas]
+            )
+            found["schema/fingerprint"] = dg.MetadataValue.text(", ".join(one.fingerprint for one in topic.schemas))
+    return found
+
+
+def _rows(count: int) -> Mapping[str, Any]:
+    return {"dagster/partition_row_count": dg.MetadataValue.int(count)}

@@ -1,0 +1,1 @@
+"""Spark over Connect: the session, decoding, process(slice), and writes that carry their records."""

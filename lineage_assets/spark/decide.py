@@ -1,0 +1,80 @@
+"""The fate of each record of a slice: decoded, held against the contract, looked for among lower offsets.
+
+Belongs here: the columns that raw keeps about a record. Does not belong here: where bytes come from, writing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from lineage_assets.kafka.registry import Registry
+from lineage_assets.lineage.fates import Fate
+from lineage_assets.spark import decode
+from lineage_assets.spark.event_table import EventTable
+from lineage_assets.spark.job import Job
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def decide(job: Job, rows: DataFrame, before: DataFrame | None, schema_ids: Iterable[int]) -> DataFrame:
+    """Every record of a slice with fate, reasons, warnings, `late_by_s`, and its decoded columns in `record`.
+
+    `rows` and `before` (the look-back below the slice) have the columns of BASE; `schema_ids` are those of both.
+    """
+    from pyspark.sql import functions as F
+
+    table = job.table
+    both = rows.withColumn("_in_slice", F.lit(True))
+    if before is not None:
+        both = both.unionByName(before.withColumn("_in_slice", F.lit(False)))
+    if table.format == "avro":
+        writers, problems = writer_schemas(job, schema_ids)
+        decided = decode.decode_avro(decode.wire_format(both), table.contract, writers, problems)
+    else:
+        decided = decode.decode_json(both.withColumn("schema_id", F.lit(None).cast("int")), table.contract)
+    if table.unique_by:
+        decided = _mark_duplicates(decided, table)
+    late = F.lit(None).cast("bigint")
+    if table.event_time:
+        behind_ms = F.unix_millis("timestamp") - F.unix_millis(F.col("record").getField(table.event_time))
+        is_late = (F.col("fate") == Fate.ok.value) & (behind_ms > table.grace_ms)
+        late = F.when(is_late, F.floor(behind_ms / 1000).cast("bigint"))
+    return decided.where("_in_slice").drop("_in_slice").withColumn("late_by_s", late)
+
+
+def writer_schemas(job: Job, schema_ids: Iterable[int]) -> tuple[dict[int, str], dict[int, str]]:
+    """Writer's schema per id, and for the other ids what is wrong with them."""
+    registry = Registry(job.settings)
+    writers: dict[int, str] = {}
+    problems: dict[int, str] = {}
+    for schema_id in sorted(schema_ids):
+        info = registry.schema(schema_id)
+        if info is None:
+            problems[schema_id] = f"unknown schema id {schema_id}"
+        elif info.type != "AVRO":
+            problems[schema_id] = f"schema id {schema_id} is {info.type}, not AVRO"
+        else:
+            writers[schema_id] = info.text
+    return writers, problems
+
+
+def _mark_duplicates(rows: DataFrame, table: EventTable) -> DataFrame:
+    """Law 3: a lower offset of the partition holds the same key, decoded and not dead, at most the window earlier.
+
+    A lower offset that is stamped later counts too, so the newest timestamp among the lower ones decides. Records
+    without a whole key get a partition of their own by offset, or they would all be sorted as one.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    key = [F.col("record").getField(name) for name in table.unique_by]
+    whole = F.col("fate") == Fate.ok.value
+    for field in key:
+        whole = whole & field.isNotNull()
+    alone = F.when(~whole, F.col("offset"))
+    lower = Window.partitionBy("partition", *key, alone).orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
+    millis = F.unix_millis("timestamp")
+    again = whole & (F.max(millis).over(lower) >= millis - table.window_ms)
+    return rows.withColumn("fate", F.when(again, F.lit(Fate.duplicate.value)).otherwise(F.col("fate")))

@@ -1,0 +1,53 @@
+"""Offset ranges of a topic as rows, read once by Spark.
+
+Belongs here: the bounded read, its options, the base columns of raw. Does not belong here: decoding, deciding.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from lineage_assets.lineage.offsets import Ranges
+from lineage_assets.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BASE = {
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestamp_type": "int",
+    "key": "binary",
+    "value": "binary",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+"""What raw keeps of each record as it came, in the words of Spark's Kafka source."""
+
+
+def read(spark: SparkSession, settings: Settings, topic: str, pieces: list[Ranges]) -> DataFrame:
+    """The records of some offset ranges, read_committed. A range that the log no longer holds fails the read.
+
+    Each piece holds at most one range per partition. No piece: no row.
+    """
+    frames = [_read(spark, settings, topic, piece) for piece in pieces if piece]
+    if not frames:
+        return spark.createDataFrame([], ", ".join(f"`{name}` {kind}" for name, kind in BASE.items()))
+    return reduce(lambda left, right: left.unionByName(right), frames)
+
+
+def _read(spark: SparkSession, settings: Settings, topic: str, piece: Ranges) -> DataFrame:
+    options = {
+        "kafka.bootstrap.servers": settings.kafka,
+        "kafka.isolation.level": "read_committed",
+        "assign": json.dumps({topic: sorted(piece)}),
+        "startingOffsets": json.dumps({topic: {str(p): span.start for p, span in piece.items()}}),
+        "endingOffsets": json.dumps({topic: {str(p): span.end for p, span in piece.items()}}),
+        "includeHeaders": "true",
+        "failOnDataLoss": "true",
+        **{f"kafka.{name}": value.get_secret_value() for name, value in settings.spark_kafka_config.items()},
+    }
+    rows = spark.read.format("kafka").options(**options).load()
+    return rows.selectExpr(*(f"CAST(`{name if name != 'timestamp_type' else 'timestampType'}` AS {kind}) AS `{name}`" for name, kind in BASE.items()))

@@ -1,0 +1,168 @@
+"""process(slice): from a slice's bytes to raw with its fates, and from raw's decision to silver.
+
+Belongs here: the one transformation that a bounded run and the stream share, up to its two commits.
+Does not belong here: which offsets a slice covers (kafka/cuts.py), what an outcome means (quality/checks.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from lineage_assets.lineage.commits import Commit, commits
+from lineage_assets.lineage.fates import Fate
+from lineage_assets.lineage.record import CommitRecord, SchemaUse, TableInput, TopicInput, output_schema_hash
+from lineage_assets.lineage.schemas import fingerprint
+from lineage_assets.lineage.slices import Slice
+from lineage_assets.kafka.registry import Registry
+from lineage_assets.quality.checks import Tally, outcomes
+from lineage_assets.spark import tables
+from lineage_assets.spark.decide import decide
+from lineage_assets.spark.event_table import LINEAGE_COLUMNS, RECORDS, row_wise
+from lineage_assets.spark.job import RAW, Job
+from lineage_assets.spark.reads import Plan, arrivals, look, look_back, plan_reads
+from lineage_assets.spark.session import lost_race, translated
+from lineage_assets.spark.tally import count
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ATTEMPTS = 6
+"""How often a slice is decided again after another writer of the same slice was first."""
+
+ROWS_A_FILE = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """The two commits of a slice; the record of each says all that is known of it."""
+
+    raw: Commit
+    silver: Commit
+
+
+def process(job: Job, piece: Slice) -> Processed:
+    """Decide a slice from its bytes and replace it in raw and in silver.
+
+    Bytes come from raw where it has them, else from Kafka. Raises FatalError when all that raw lacks is gone,
+    TransientError when a service is away.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            with translated(job.settings):
+                return _process(job, piece, attempt)
+        except Exception as error:
+            if not lost_race(error) or attempt == ATTEMPTS:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _process(job: Job, piece: Slice, attempt: int) -> Processed:
+    history = commits(job.lake, f"raw/{job.table.name}")
+    plan = plan_reads(job, piece, history)
+    rows = arrivals(job, piece, history, plan).persist()
+    seen = look(rows)
+    before = look_back(job, piece, history, seen) if job.table.unique_by else None
+    ids = seen.schema_ids
+    if before is not None:
+        before = before.persist()
+        ids = ids | look(before).schema_ids
+    decided = decide(job, rows, before, ids).persist()
+    try:
+        tally = count(job, decided, plan, _foreign(job, seen.schema_ids))
+        return _commit(job, piece, plan, decided, tally, seen.schema_ids, attempt)
+    finally:
+        for frame in (decided, before, rows):
+            if frame is not None:
+                frame.unpersist()
+
+
+def _commit(
+    job: Job, piece: Slice, plan: Plan, decided: DataFrame, tally: Tally, schema_ids: frozenset[int], attempt: int
+) -> Processed:
+    from pyspark.sql import functions as F
+
+    table = job.table
+    topic = TopicInput(
+        table.topic, job.settings.kafka_alias, job.topic.topic.id, plan.ranges, _schemas(job, schema_ids)
+    )
+    record = CommitRecord(
+        asset=f"raw/{table.name}",
+        env=job.settings.env,
+        kind="replace",
+        slice=piece.key,
+        inputs=(topic,),
+        counts={**{fate.value: tally.fate(fate) for fate in Fate}, "late": tally.late},
+        reasons={reason: failing.count for reason, failing in sorted(tally.reasons.items())},
+        schema=output_schema_hash(list(RAW.items())),
+        contract=table.contract.hash,
+        code=table.code,
+        run=job.run,
+        written_at=datetime.now(UTC),
+        attempt=attempt,
+        checks=outcomes(table.contract, tally, table.unique_by),
+        stated=_stated(plan, tally),
+    )
+    rows = decided.withColumn("contract", F.lit(table.contract.hash)).withColumn(tables.SLICE, F.lit(piece.key))
+    tables.ensure_table(job.spark, job.lake, record.asset, RAW, record, private=("key", "value", "headers", "reasons"))
+    raw = tables.replace_slice(_files(rows.select(*RAW), tally.rows), job.lake, record.asset, record)
+    silver = _commit_silver(job, decided, tally, record, raw)
+    return Processed(raw, silver)
+
+
+def _commit_silver(job: Job, decided: DataFrame, tally: Tally, decision: CommitRecord, raw: Commit) -> Commit:
+    """The ok rows of the decision that raw now holds, through the table's SQL."""
+    from pyspark.sql import functions as F
+
+    table = job.table
+    asset = f"silver/{table.name}"
+    decided.where(F.col("fate") == Fate.ok.value).select(
+        "record.*", *(F.col(name.removeprefix("_")).alias(name) for name in LINEAGE_COLUMNS)
+    ).createOrReplaceTempView(RECORDS)
+    rows = job.spark.sql(row_wise(table.select_sql, f"select of {asset}"))
+    rows = rows.withColumn(tables.SLICE, F.lit(decision.slice))
+    columns = dict(rows.dtypes)
+    record = replace(
+        decision,
+        asset=asset,
+        inputs=(
+            TableInput(decision.asset, tables.table_id(job.lake, decision.asset), (raw.version, raw.version + 1)),
+        ),
+        schema=output_schema_hash(list(columns.items())),
+        written_at=datetime.now(UTC),
+    )
+    tables.ensure_table(job.spark, job.lake, asset, columns, record, private=table.private_columns)
+    return tables.replace_slice(_files(rows, tally.fate(Fate.ok)), job.lake, asset, record)
+
+
+def _files(rows: DataFrame, count: int) -> DataFrame:
+    """Few files for few rows: a commit of ten thousand rows in 16 files is mostly overhead, now and for every reader."""
+    return rows.coalesce(max(1, -(-count // ROWS_A_FILE)))
+
+
+def _schemas(job: Job, schema_ids: frozenset[int]) -> tuple[SchemaUse, ...]:
+    """The registered schemas among those ids; an id that the registry does not know is a record's fault, not a schema."""
+    if job.table.format != "avro":
+        return ()
+    registry = Registry(job.settings)
+    versions = {one.id: one.version for one in registry.versions(job.table.subject)}
+    return tuple(
+        SchemaUse(job.table.subject, schema_id, versions.get(schema_id), fingerprint(info.text))
+        for schema_id in sorted(schema_ids)
+        if (info := registry.schema(schema_id)) is not None and info.type == "AVRO"
+    )
+
+
+def _foreign(job: Job, schema_ids: frozenset[int]) -> tuple[int, ...]:
+    """Ids of schemas that are registered, but not under the topic's subject."""
+    return tuple(use.id for use in _schemas(job, schema_ids) if use.version is None)
+
+
+def _stated(plan: Plan, tally: Tally) -> dict[str, Any]:
+    stated: dict[str, Any] = {}
+    if plan.lost:
+        stated["lost"] = {str(p): [r.start, r.end] for p, r in sorted(plan.lost.items())}
+    if tally.gaps:
+        stated["gaps"] = {str(p): dict(kinds) for p, kinds in sorted(tally.gaps.items())}
+    return stated

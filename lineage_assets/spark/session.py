@@ -1,0 +1,68 @@
+"""The Spark Connect session: one per writer, so that nobody's settings leak into another's commits.
+
+Belongs here: opening a session, and telling our three kinds of failure apart in Spark's errors.
+Does not belong here: what is done with a session.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from lineage_assets.errors import FatalError, LineageError, TransientError
+from lineage_assets.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@contextmanager
+def session(settings: Settings) -> Iterator[SparkSession]:
+    """A fresh session on the Spark Connect server, closed at the end. Raises TransientError when it is away."""
+    from pyspark.sql.connect.session import SparkSession
+
+    spark = SparkSession.builder.remote(settings.spark).create()
+    try:
+        with translated(settings):
+            spark.conf.set("spark.sql.session.timeZone", "UTC")
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def translated(settings: Settings) -> Iterator[None]:
+    """Turn Spark's errors whose cause a user can act on into ours; let the others through whole."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        known = explain(str(error), settings)
+        if known is None:
+            raise
+        raise known from error
+
+
+def explain(text: str, settings: Settings) -> LineageError | None:
+    """What an error text of Spark means to a user, or None when it has no better words than Spark's.
+
+    >>> explain("StatusCode.UNAVAILABLE: failed to connect to all addresses", Settings()).remedy
+    'run `lineage status`; start the embedded one with `lineage up`'
+    """
+    if "UNAVAILABLE" in text and "connect" in text.lower():
+        return TransientError(
+            "Spark Connect does not answer", remedy="run `lineage status`; start the embedded one with `lineage up`"
+        )
+    if re.search(r"No space left on device", text):
+        return FatalError(f"the disk of {settings.home} is full", remedy="free space, then run this again")
+    if "UNAUTHENTICATED" in text or "Invalid authentication token" in text:
+        return FatalError("Spark Connect refuses our token", remedy="check LINEAGE_SPARK_REMOTE, or `lineage down` and `up`")
+    return None
+
+
+def lost_race(error: Exception) -> bool:
+    """Whether a commit failed because another writer of the same slice or table was first."""
+    return "DELTA_CONCURRENT" in str(error) or "ConcurrentAppend" in str(error) or "DELTA_METADATA_CHANGED" in str(error)

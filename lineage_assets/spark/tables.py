@@ -1,0 +1,128 @@
+"""Managed Delta tables: made with their properties, replaced slice by slice, each commit with its record.
+
+Belongs here: every write to a managed table, and finding the version that a write became.
+Does not belong here: what is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lineage_assets.errors import FatalError
+from lineage_assets.lineage import record as records
+from lineage_assets.lineage.commits import Commit, Lake, commits, open_table
+from lineage_assets.lineage.record import CommitRecord
+from lineage_assets.spark.session import lost_race
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+SLICE = "_slice"
+
+
+def ensure_table(
+    spark: SparkSession, lake: Lake, asset: str, columns: dict[str, str], record: CommitRecord, private: Iterable[str] = ()
+) -> None:
+    """Make the table of an asset, or add the columns that it lacks, in a commit of its own with its own record.
+
+    `columns` maps names to Spark types; `private` ones get no file statistics, which would stand in the log for ever.
+    Raises FatalError when a column exists with another type: rewriting history is nothing that a write may do.
+    """
+    table = open_table(lake, asset)
+    if table is None:
+        _create(spark, lake, asset, columns, record, private)
+        table = open_table(lake, asset)
+    assert table is not None
+    present = {field.name: _spark_type(field.type) for field in table.schema().fields}
+    for name, wanted in columns.items():
+        if present.get(name, wanted) != wanted:
+            raise FatalError(
+                f"{asset}.{name} is {present[name]} in {lake.path(asset)} and {wanted} in its declaration",
+                remedy="keep the old type, or give the column a new name",
+            )
+    missing = {name: kind for name, kind in columns.items() if name not in present}
+    if missing:
+        spark.conf.set(USER_METADATA, records.to_json(replace(record, kind="schema", slice=None)))
+        spark.sql(f"ALTER TABLE {_sql_name(lake, asset)} ADD COLUMNS ({_column_list(missing)})")
+        spark.conf.unset(USER_METADATA)
+
+
+def replace_slice(rows: DataFrame, lake: Lake, asset: str, record: CommitRecord) -> Commit:
+    """Replace a slice whole, in one commit that carries the record; returns that commit.
+
+    Raises what Spark raises; `lost_race` tells a conflict with another writer, who was first.
+    """
+    assert record.slice is not None
+    rows.write.format("delta").mode("overwrite").option("replaceWhere", f"{SLICE} = '{record.slice}'").option(
+        "userMetadata", records.to_json(record)
+    ).save(lake.path(asset))
+    return committed(lake, asset, record)
+
+
+def committed(lake: Lake, asset: str, record: CommitRecord) -> Commit:
+    """The commit that carries this very record. It is among the newest: we wrote it a moment ago."""
+    for limit in (10, 1000, None):
+        for commit in commits(lake, asset, limit):
+            if commit.record == record:
+                return commit
+    raise FatalError(f"the commit of {asset} {record.slice} by run {record.run} is not in the log of {lake.path(asset)}")
+
+
+def read_table(spark: SparkSession, lake: Lake, asset: str, version: int | None = None) -> DataFrame:
+    """A managed table, whole, at a version if one is given."""
+    reader = spark.read.format("delta")
+    return (reader if version is None else reader.option("versionAsOf", version)).load(lake.path(asset))
+
+
+def table_id(lake: Lake, asset: str) -> str:
+    """The table's own UUID: a table that was dropped and made again is another table."""
+    table = open_table(lake, asset)
+    return "" if table is None else str(table.metadata().id)
+
+
+def _create(
+    spark: SparkSession, lake: Lake, asset: str, columns: dict[str, str], record: CommitRecord, private: Iterable[str]
+) -> None:
+    """CREATE TABLE, tolerating another writer that makes the same table at the same time."""
+    indexed = ",".join(f"`{name}`" for name in columns if name not in set(private) | {SLICE} and columns[name] != "binary")
+    properties = {"delta.enableRowTracking": "true", "delta.dataSkippingStatsColumns": indexed}
+    spark.conf.set(USER_METADATA, records.to_json(replace(record, kind="create", slice=None)))
+    try:
+        spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {_sql_name(lake, asset)} ({_column_list(columns)}) USING delta "
+            f"PARTITIONED BY ({SLICE}) TBLPROPERTIES ("
+            + ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+            + ")"
+        )
+    except Exception as error:
+        if not (lost_race(error) or "DELTA_PROTOCOL_CHANGED" in str(error)) or open_table(lake, asset) is None:
+            raise
+    finally:
+        spark.conf.unset(USER_METADATA)
+
+
+def _sql_name(lake: Lake, asset: str) -> str:
+    return f"delta.`{lake.path(asset)}`"
+
+
+def _column_list(columns: dict[str, str]) -> str:
+    return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
+
+
+def _spark_type(field_type: object) -> str:
+    """A deltalake type in Spark's words, as `DataType.simpleString` spells it."""
+    from deltalake.schema import ArrayType, PrimitiveType, StructType
+
+    match field_type:
+        case PrimitiveType():
+            return {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}.get(
+                field_type.type, field_type.type
+            )
+        case ArrayType():
+            return f"array<{_spark_type(field_type.element_type)}>"
+        case StructType():
+            return "struct<" + ",".join(f"{field.name}:{_spark_type(field.type)}" for field in field_type.fields) + ">"
+    raise FatalError(f"type {field_type} has no place in a managed table")
