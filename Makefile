@@ -16,7 +16,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml lineage_assets/stack/jars.lock
 	@test -x $(BIN)/python || { echo "Making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "Installing the locked dependencies"
 	@$(BIN)/pip install --quiet --disable-pip-version-check uv
-	@$(BIN)/uv pip sync --quiet --require-hashes requirements.lock
+	@$(BIN)/uv pip sync --quiet --compile-bytecode --require-hashes requirements.lock
 	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -m lineage_assets.stack.jars fetch
 	@$(BIN)/python -m lineage_assets.marts.manifest

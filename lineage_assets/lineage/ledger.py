@@ -99,24 +99,14 @@ def _create(lake: Lake) -> Any:
 def _rows(topic: TopicRef, new: Sequence[Cut], how: str) -> Any:
     import pyarrow as pa
 
+    fixed = {"cluster": topic.cluster, "topic": topic.name, "topic_id": topic.topic_id}
     now = datetime.now(UTC)
-    return pa.Table.from_pylist(
-        [
-            dict(
-                cluster=topic.cluster,
-                topic=topic.name,
-                topic_id=topic.topic_id,
-                at=cut.at,
-                partition=partition,
-                offset=offset,
-                how=how,
-                taken_at=now,
-            )  # fmt: skip
-            for cut in new
-            for partition, offset in sorted(cut.offsets.items())
-        ],
-        schema=_schema(),
-    )
+    rows = [
+        {**fixed, "at": cut.at, "partition": partition, "offset": offset, "how": how, "taken_at": now}
+        for cut in new
+        for partition, offset in sorted(cut.offsets.items())
+    ]
+    return pa.Table.from_pylist(rows, schema=_schema())
 
 
 def _read(table: Any, topic: TopicRef) -> list[Cut]:

@@ -261,8 +261,7 @@ def _input(one: Mapping[str, Any]) -> TopicInput | TableInput:
         )
         return TopicInput(one["topic"], one["cluster"], one["topic_id"], ranges, uses)
     commits, held = one.get("commits"), tuple(one.get("held", ()))
-    if commits:
-        commits = int(commits[0]), int(commits[1])
+    commits = (int(commits[0]), int(commits[1])) if commits else None
     return TableInput(one["table"], one["table_id"], commits, one.get("read_at"), one.get("role"), held)
 
 
