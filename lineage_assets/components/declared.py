@@ -62,7 +62,9 @@ def told_with_line(context: dg.ComponentLoadContext, field: str, value: object) 
         raise
     except LineageError as error:
         file = folder(context) / "defs.yaml"
-        raise DeclarationError(f"{file}:{_line(file, field, value)}: {field}: {error.message}", remedy=error.remedy) from error
+        raise DeclarationError(
+            f"{file}:{_line(file, field, value)}: {field}: {error.message}", remedy=error.remedy
+        ) from error
 
 
 @contextmanager

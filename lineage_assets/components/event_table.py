@@ -51,7 +51,9 @@ class EventTable(dg.Component, dg.Model, dg.Resolvable):
         """The compiled contract."""
         module, _, name = self.contract.rpartition(".")
         if not module:
-            raise ContractError(f"{self.contract!r} names no class", remedy="write <file>.<class>, such as contract.Click")
+            raise ContractError(
+                f"{self.contract!r} names no class", remedy="write <file>.<class>, such as contract.Click"
+            )
         return load_contract(folder(context) / f"{module}.py", name)
 
     def field_columns(self, context: dg.ComponentLoadContext) -> list[dg.TableColumn]:
@@ -59,7 +61,8 @@ class EventTable(dg.Component, dg.Model, dg.Resolvable):
         with told_with_line(context, "contract", self.contract):
             contract = self.load_contract(context)
         return [
-            dg.TableColumn(one.field, one.type, one.description, tags={tag: "" for tag in one.tags}) for one in contract.columns
+            dg.TableColumn(one.field, one.type, one.description, tags={tag: "" for tag in one.tags})
+            for one in contract.columns
         ]
 
     def declared(self, context: dg.ComponentLoadContext) -> engine.EventTable:
@@ -101,7 +104,8 @@ class EventTable(dg.Component, dg.Model, dg.Resolvable):
         file = folder(context) / self.select
         if not file.is_file():
             raise ContractError(
-                f"{file} does not exist", remedy=nearest(self.select, [one.name for one in folder(context).glob("*.sql")])
+                f"{file} does not exist",
+                remedy=nearest(self.select, [one.name for one in folder(context).glob("*.sql")]),
             )
         sql = file.read_text()
         engine.row_wise(sql, str(file))

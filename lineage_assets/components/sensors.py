@@ -24,6 +24,7 @@ from lineage_assets.lineage.commits import Commit, commits
 from lineage_assets.lineage.slices import Slice
 from lineage_assets.reporting import topics as reporting
 from lineage_assets.reporting.behind import events_behind, slices_behind
+from lineage_assets.reporting.instance import without_known
 from lineage_assets.settings import Settings, settings
 
 CATCH_UP = "lineage/catch_up"
@@ -80,7 +81,7 @@ def _topics_sensor(topics: Sequence[Topic], flows: Sequence[Flow]) -> dg.SensorD
                     break
                 before = reporting.Reported(**cursor.get(topic.name, {}))
                 found, after = reporting.report(settings(), _declared(topic), readers.get(topic.name), before)
-                events += found
+                events += without_known(context.instance, found)
                 cursor[topic.name] = after.to_json()
         problems.told(context, bool(events))
         said = f"reported {len(events)} slices" if events else "no news"

@@ -30,7 +30,9 @@ class Topic(dg.Component, dg.Model, dg.Resolvable):
     """A topic. Each slice (an hour by default) is a partition: what arrived in it, as offset ranges."""
 
     name: str = Field(description="The topic's name on the cluster.")
-    format: Literal["avro", "json"] = Field("avro", description="avro: subject <name>-value in the registry. json: none.")
+    format: Literal["avro", "json"] = Field(
+        "avro", description="avro: subject <name>-value in the registry. json: none."
+    )
     slices: Literal["hour", "day", "month"] = "hour"
     start: str | None = Field(None, description="First slice, as 2026-01-31. Default: the setting slices_since.")
     key: str | None = Field(None, description="The field by which producers key their records.")

@@ -32,7 +32,9 @@ class WindowTable(dg.Component, dg.Model, dg.Resolvable):
     source: str = Field(description="The silver table it is made from, such as silver/clicks.")
     window: str = Field(description="Length of a window, such as 5m.")
     by: list[str] = Field(description="Columns whose values each have windows of their own.")
-    measures: dict[str, str] = Field(description="Column name: count, sum, min, max or approx_count_distinct of something.")
+    measures: dict[str, str] = Field(
+        description="Column name: count, sum, min, max or approx_count_distinct of something."
+    )
     owners: list[str] = []
     description: str | None = None
     group: str | None = None
@@ -59,7 +61,12 @@ class WindowTable(dg.Component, dg.Model, dg.Resolvable):
             window_s = seconds(self.window)
         with told_with_line(context, "measures", ""):
             table = engine.WindowTable(
-                self.name, self.source, events.event_time, window_s, tuple(self.by), engine.measures(self.measures, self.name)
+                self.name,
+                self.source,
+                events.event_time,
+                window_s,
+                tuple(self.by),
+                engine.measures(self.measures, self.name),
             )
             lineage = column_lineage(table.sql, "spark", {engine.SLICE_ROWS: columns})
             if lineage.unresolved:
@@ -84,7 +91,9 @@ class WindowTable(dg.Component, dg.Model, dg.Resolvable):
             code_version=table.code,
             partitions_def=topic.partitions,
             metadata={
-                "dagster/column_schema": dg.TableSchema([*schema, dg.TableColumn(SLICE, "string", "The slice whose rows are in it.")]),
+                "dagster/column_schema": dg.TableSchema(
+                    [*schema, dg.TableColumn(SLICE, "string", "The slice whose rows are in it.")]
+                ),
                 "dagster/column_lineage": dg.TableColumnLineage(deps),
                 "lineage/conserves": "nothing: one row stands for many events of a key and window",
             },

@@ -14,7 +14,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lineage_assets.demo.shop import Clicks, Event, Kind, Truth, as_avro, make_clicks
+from lineage_assets.demo.shop import Clicks, make_clicks
+from lineage_assets.demo.truth import Event, Kind, Truth, as_avro
 from lineage_assets.errors import ContractError, TransientError
 from lineage_assets.kafka.client import (
     Topic,
@@ -23,8 +24,8 @@ from lineage_assets.kafka.client import (
     create_topic,
     describe,
     end_offsets,
-    kafka_errors,
 )
+from lineage_assets.kafka.errors import kafka_errors
 from lineage_assets.kafka.registry import Registry
 from lineage_assets.settings import Settings
 

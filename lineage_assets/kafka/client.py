@@ -1,7 +1,7 @@
 """What a Kafka cluster knows about a topic: its id, partitions, settings and offsets.
 
-Belongs here: single questions to a broker, each with a time limit, and a broker's errors in our words.
-Does not belong here: what offsets mean (lineage_assets/lineage/), reading records into tables (lineage_assets/spark/).
+Belongs here: single questions to a broker, each with a time limit. Does not belong here: its errors (errors.py),
+what offsets mean (lineage_assets/lineage/), reading records into tables (lineage_assets/spark/).
 
 Every end is a last stable offset (isolation level read_committed): a reader must not see records of a transaction that
 may still be aborted.
@@ -18,13 +18,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from lineage_assets.errors import ContractError, FatalError, LineageError, TransientError
+from lineage_assets.errors import ContractError
+from lineage_assets.kafka.errors import kafka_errors as kafka_errors
+from lineage_assets.kafka.errors import leaderless, no_answer, place
 from lineage_assets.settings import Settings
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from confluent_kafka import KafkaError, KafkaException, TopicPartition
+    from confluent_kafka import KafkaError, TopicPartition
     from confluent_kafka.admin import AdminClient, OffsetSpec
 
 TIMEOUT_S = 10.0
@@ -41,7 +43,7 @@ _clients: dict[object, _Client] = {}
 class Topic:
     """A topic as the cluster has it.
 
-    `id` is the broker's UUID as Kafka's own tools print it, in base64: a topic that is made again has another.
+    `id` is the broker's UUID as Kafka's own tools print it, in URL-safe base64: a topic that is made again has another.
     """
 
     name: str
@@ -91,7 +93,8 @@ def describe(settings: Settings, topic: str, *, timeout_s: float = TIMEOUT_S) ->
             raise
     return Topic(
         name=topic,
-        id=str(found.topic_id),
+        # librdkafka prints standard base64; Kafka itself, and file names, want the URL-safe one.
+        id=str(found.topic_id).replace("+", "-").replace("/", "_"),
         partitions=tuple(sorted(partition.id for partition in found.partitions)),
         config={name: config[name].value for name in _CONFIGS if name in config},
     )
@@ -172,7 +175,7 @@ def earliest_timestamp(settings: Settings, topic: Topic, *, timeout_s: float = T
         finally:
             consumer.close()
     if waiting:
-        raise _no_answer(settings, timeout_s, reasons)
+        raise no_answer(settings, timeout_s, reasons)
     return min(stamps, default=None)
 
 
@@ -206,45 +209,27 @@ def create_topic(
 
 def _await_leaders(admin: AdminClient, topic: Topic, timeout_s: float) -> None:
     """A broker confirms a new topic before it leads its partitions, and for a moment denies both."""
-    from confluent_kafka import KafkaException
+    from confluent_kafka import KafkaException, TopicCollection
     from confluent_kafka.admin import OffsetSpec
 
     deadline = time.monotonic() + timeout_s
+    led = False
     while True:
         try:
-            _results(_ask(admin, topic, OffsetSpec.latest(), timeout_s), timeout_s)
+            # librdkafka remembers "no leaders" for many seconds, so it must not ask for offsets before there are some.
+            if not led:
+                described = admin.describe_topics(TopicCollection([topic.name]), request_timeout=timeout_s)
+                partitions = described[topic.name].result(timeout_s + _GUARD_S).partitions
+                led = len(partitions) == len(topic.partitions) and all(partition.leader for partition in partitions)
+            if led:
+                _results(_ask(admin, topic, OffsetSpec.latest(), timeout_s), timeout_s)
+                return
         except KafkaException as error:
-            if error.args[0].code() not in _leaderless() or time.monotonic() > deadline:
+            if error.args[0].code() not in leaderless():
                 raise
-            admin.poll(0.05)
-        else:
-            return
-
-
-def _leaderless() -> tuple[int, ...]:
-    """Errors of a partition whose leader is being made or moved."""
-    from confluent_kafka import KafkaError
-
-    return (
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError.UNKNOWN_LEADER_EPOCH,
-        KafkaError.FENCED_LEADER_EPOCH,
-    )
-
-
-@contextmanager
-def kafka_errors(settings: Settings, timeout_s: float, reasons: list[KafkaError]) -> Iterator[None]:
-    """Raises what librdkafka raises inside in our words. `reasons` is what the client's `error_cb` appends to."""
-    from confluent_kafka import KafkaException
-
-    try:
-        yield
-    except TimeoutError as error:
-        raise _no_answer(settings, timeout_s, reasons) from error
-    except KafkaException as error:
-        raise _in_our_words(settings, error, timeout_s, reasons) from error
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no leaders of {topic.name}")
+        admin.poll(0.05)
 
 
 def _ask(
@@ -310,61 +295,10 @@ def _new_client(settings: Settings) -> _Client:
     return _Client(AdminClient(config), reasons)
 
 
-def _in_our_words(
-    settings: Settings, error: KafkaException, timeout_s: float, reasons: Sequence[KafkaError] = ()
-) -> LineageError:
-    """The error to raise for one of librdkafka's. `reasons` are what its error_cb got, oldest first."""
-    from confluent_kafka import KafkaError
-
-    cause: KafkaError = error.args[0]
-    code = cause.code()
-    if code in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE):
-        return _no_answer(settings, timeout_s, reasons)
-    where, text = _where(settings), _without_secrets(settings, cause.str())
-    if code in (KafkaError._INVALID_ARG, KafkaError._NOT_IMPLEMENTED, KafkaError._CONFLICT):
-        return ContractError(f"the Kafka client refuses its settings: {text}", remedy="correct LINEAGE_KAFKA_CONFIG")
-    if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
-        return ContractError(f"a topic or partition is gone from {where}: {text}", remedy="look whether it was deleted")
-    if code in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
-        return ContractError(f"{where} forbids it: {text}", remedy="grant this user Describe, DescribeConfigs and Read")
-    if cause.retriable() or code in _leaderless():
-        return TransientError(f"{where} is not ready: {text}", remedy="try again")
-    return FatalError(f"{where} answers: {text}", remedy="look into the broker's log")
-
-
-def _no_answer(settings: Settings, timeout_s: float, reasons: Sequence[KafkaError]) -> LineageError:
-    from confluent_kafka import KafkaError
-
-    # The last word is usually "all brokers are down", which says nothing that the first does not.
-    telling = [reason for reason in reasons if reason.code() != KafkaError._ALL_BROKERS_DOWN]
-    detail = f" ({_without_secrets(settings, telling[-1].str())})" if telling else ""
-    if any(reason.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL) for reason in telling):
-        return ContractError(
-            f"Kafka at {settings.kafka} refuses the login{detail}", remedy="correct LINEAGE_KAFKA_CONFIG"
-        )
-    return TransientError(
-        f"Kafka at {settings.kafka} does not answer within {timeout_s:g} s{detail}",
-        remedy="look whether that broker runs and can be reached from here"
-        if settings.kafka_bootstrap
-        else "see `lineage status`, and start it with `lineage up`",
-    )
-
-
 def _no_such_topic(settings: Settings, topic: str, admin: AdminClient, timeout_s: float) -> ContractError:
     names = sorted(name for name in admin.list_topics(timeout=timeout_s).topics if not name.startswith("_"))
     near = difflib.get_close_matches(topic, names, n=3)
     return ContractError(
-        f"topic {topic} does not exist on {_where(settings)}",
+        f"topic {topic} does not exist on {place(settings)}",
         remedy=f"create it, or did you mean {' or '.join(near)}?" if near else "create it, or correct its name",
     )
-
-
-def _where(settings: Settings) -> str:
-    return f"cluster {settings.kafka_alias} ({settings.kafka})"
-
-
-def _without_secrets(settings: Settings, text: str) -> str:
-    for value in settings.kafka_config.values():
-        secret = value.get_secret_value()
-        text = text.replace(secret, "***") if secret else text
-    return text

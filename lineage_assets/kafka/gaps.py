@@ -47,7 +47,12 @@ LEVELS = ("read_committed", "read_uncommitted")
 def _count(settings: Settings, topic: str, partition: int, span: OffsetRange, level: str) -> int:
     from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-    own = {"isolation.level": level, "enable.partition.eof": True, "enable.auto.commit": False, "group.id": "lineage-gaps"}
+    own = {
+        "isolation.level": level,
+        "enable.partition.eof": True,
+        "enable.auto.commit": False,
+        "group.id": "lineage-gaps",
+    }
     consumer = Consumer(client.client_config(settings, **own))
     try:
         consumer.assign([TopicPartition(topic, partition, span.start)])
@@ -66,6 +71,8 @@ def _count(settings: Settings, topic: str, partition: int, span: OffsetRange, le
             position = consumer.position([TopicPartition(topic, partition)])[0].offset
             if position >= span.end:
                 return found
-        raise TransientError(f"{topic}/{partition} delivered nothing for {IDLE_S} s below {span.end}", remedy="try again")
+        raise TransientError(
+            f"{topic}/{partition} delivered nothing for {IDLE_S} s below {span.end}", remedy="try again"
+        )
     finally:
         consumer.close()

@@ -43,7 +43,8 @@ def consumed(output: tuple[Commit, CommitRecord] | None, source: tuple[Commit, C
         return False
     commit, record = source
     return any(
-        one.table == record.asset and one.commits is not None and one.commits[1] > commit.version for one in output[1].tables
+        one.table == record.asset and one.commits is not None and one.commits[1] > commit.version
+        for one in output[1].tables
     )
 
 

@@ -55,8 +55,13 @@ def raw_schema() -> dg.TableSchema:
 
 def raw_lineage(topic: dg.AssetKey) -> dg.TableColumnLineage:
     """What raw keeps of a topic's record: its envelope, name by name."""
-    same = {name: [dg.TableColumnDep(topic, name)] for name in ("partition", "offset", "timestamp", "key", "value", "headers")}
-    decided = {name: [dg.TableColumnDep(topic, "value")] for name in ("schema_id", "fate", "reasons", "warnings", "late_by_s")}
+    same = {
+        name: [dg.TableColumnDep(topic, name)]
+        for name in ("partition", "offset", "timestamp", "key", "value", "headers")
+    }
+    decided = {
+        name: [dg.TableColumnDep(topic, "value")] for name in ("schema_id", "fate", "reasons", "warnings", "late_by_s")
+    }
     return dg.TableColumnLineage({**same, **decided})
 
 

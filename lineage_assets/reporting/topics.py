@@ -121,7 +121,10 @@ def materialization(
         metadata["kafka/lag"] = number(lag_records)
     if schemas:
         metadata["schema/versions"] = dg.MetadataValue.json(
-            [{"subject": one.subject, "id": one.id, "version": one.version, "fingerprint": one.fingerprint} for one in schemas]
+            [
+                {"subject": one.subject, "id": one.id, "version": one.version, "fingerprint": one.fingerprint}
+                for one in schemas
+            ]
         )
         metadata["schema/fingerprint"] = schemas[-1].fingerprint
     return dg.AssetMaterialization(asset_key=asset, partition=piece.key, metadata=metadata)

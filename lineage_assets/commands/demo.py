@@ -1,0 +1,84 @@
+"""`lineage demo`: run the web shop from nothing to a report, and leave the Dagster UI open."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from lineage_assets.demo.story import Report
+
+app = typer.Typer()
+
+
+@app.command()
+def demo(
+    events: Annotated[int, typer.Option(help="How many clicks the shop's visitors make.")] = 60_000,
+    ui: Annotated[bool, typer.Option("--ui/--no-ui", help="Leave the Dagster UI running.")] = True,
+    port: Annotated[int | None, typer.Option(help="Port of the UI. Default: the setting ui_port, 3000.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output on stdout.")] = False,
+) -> None:
+    """Run the web shop from nothing to a report, and leave the Dagster UI open.
+
+    Starts the stack, produces clicks whose truth is known, materializes every hour and the marts, and holds the
+    counts against the truth. Exit code 1 if they differ.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from lineage_assets.settings import settings
+    from lineage_assets.stack import control
+    from lineage_assets.stack import dagster as dagster_processes
+
+    config = settings()
+    console = Console(stderr=True)
+    control.up(config, lambda part, text: console.print(f"[bold]{part}[/]: {text}", highlight=False))
+
+    from lineage_assets.demo import story
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("", total=None)
+        shown = lambda text, done, total: bar.update(task, description=text, completed=done, total=total)  # noqa: E731
+        truth = story.produce(config, events, shown)
+        story.materialize(config, truth, shown)
+        report = story.report(config, truth)
+    address = None
+    if ui:
+        wanted = config.ui_port if port is None else port
+        address = dagster_processes.start(config, wanted, lambda part, text: console.print(f"[bold]{part}[/]: {text}"))
+    if as_json:
+        print(json.dumps({**report.to_json(), "ui": address, "lake": config.lake}))
+    else:
+        _print(report, address, f"{config.lake}/{config.env}")
+    sys.exit(0 if report.equal else 1)
+
+
+def _print(report: Report, address: str | None, lake: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    names = list(report.hours[0].truth)
+    table = Table(title="Counted in the tables, against what the producer says", title_justify="left", box=None)
+    table.add_column("slice")
+    for name in names:
+        table.add_column(name, justify="right")
+    table.add_column("truth")
+    table.add_column("held by")
+    for hour in report.hours:
+        differing = ", ".join(
+            f"{name}: {hour.truth[name]:,}" for name in names if hour.truth[name] != hour.counted[name]
+        )
+        cells = [f"{hour.counted[name]:,}" for name in names]
+        table.add_row(hour.slice, *cells, differing or "[green]equal[/]", ", ".join(hour.held_by))
+    console = Console()
+    console.print(table)
+    for name, rows in report.marts.items():
+        console.print(f"marts/{name}: {rows:,} rows")
+    console.print(f"Tables: {lake}", soft_wrap=True)
+    if address:
+        console.print(f"Graph:  {address}/asset-groups", soft_wrap=True)
+        console.print("Stop everything with: lineage down")
