@@ -2,8 +2,8 @@
 
 Belongs here: how commands are found, and how errors and exit codes reach a script.
 Does not belong here: other commands. Each is a module of lineage_assets/commands, named as the command (`root_cause.py`
-is `lineage root-cause`), with a Typer `app` of one command or of several (`lineage stream run`). It is loaded only when it
-is called: `lineage --help` reads the first line of its docstring, written as "`lineage root-cause`: what it does.".
+is `lineage root-cause`), with a Typer `app` of one command or of several (`lineage stream run`). It is loaded only when
+it is called: `lineage --help` reads the first line of its docstring, "`lineage root-cause`: what it does."
 """
 
 from __future__ import annotations

@@ -37,15 +37,23 @@ class Settings(BaseSettings):
     home: Path = Path(".lineage")
     env: str = Field("dev", pattern=r"^[a-z0-9][a-z0-9_-]{0,30}$")
     lake: str = Field("", description="Root of the Delta tables: a path or an s3:// URL. Default: $LINEAGE_HOME/lake.")
-    storage_options: dict[str, SecretStr] = Field({}, description="Options of the lake's object store, as deltalake names them.")
+    storage_options: dict[str, SecretStr] = Field(
+        {}, description="Options of the lake's object store, as deltalake names them."
+    )
 
     kafka_alias: str = Field("local", pattern=r"^[A-Za-z0-9_-]+$", description="The cluster's name in asset keys.")
     kafka_bootstrap: str = Field("", description="host:port of your brokers. Empty: the embedded broker.")
     kafka_config: dict[str, SecretStr] = Field({}, description="More client settings, such as sasl.password.")
-    spark_kafka_config: dict[str, SecretStr] = Field({}, description="The same for Spark's Java client, such as sasl.jaas.config.")
+    spark_kafka_config: dict[str, SecretStr] = Field(
+        {}, description="The same for Spark's Java client, such as sasl.jaas.config."
+    )
     registry_url: str = Field("", description="Confluent-compatible registry. Empty: the embedded one.")
-    registry_config: dict[str, SecretStr] = Field({}, description="More registry client settings, such as basic.auth.user.info.")
-    spark_remote: SecretStr = Field(SecretStr(""), description="sc://… address. Empty: the embedded Spark Connect server.")
+    registry_config: dict[str, SecretStr] = Field(
+        {}, description="More registry client settings, such as basic.auth.user.info."
+    )
+    spark_remote: SecretStr = Field(
+        SecretStr(""), description="sc://… address. Empty: the embedded Spark Connect server."
+    )
 
     kafka_port: Port = Field(0, description="0: a free port is chosen at the first `up` and kept.")
     kafka_controller_port: Port = 0
@@ -112,9 +120,10 @@ class Settings(BaseSettings):
         path = addresses_file(self)
         if path.exists() and (address := json.loads(path.read_text()).get(part)):
             return str(address)
+        variable = {"kafka": "KAFKA_BOOTSTRAP", "registry": "REGISTRY_URL", "spark": "SPARK_REMOTE"}[part]
         raise NotRunning(
             f"{part} has no address: the embedded one was not started under {self.home}",
-            remedy=f"run `lineage up`, or set LINEAGE_{dict(kafka='KAFKA_BOOTSTRAP', registry='REGISTRY_URL', spark='SPARK_REMOTE')[part]} to your own",
+            remedy=f"run `lineage up`, or set LINEAGE_{variable} to your own",
         )
 
 

@@ -4,7 +4,7 @@ Belongs here: the declaration, its four assets and their checks, and the step th
 Does not belong here: the processing (spark/process.py), the wording of metadata (reporting/metadata.py).
 """
 
-from __future__ import annotations
+# No postponed annotations here: Dagster reads the type of `context` and does not resolve text.
 
 from collections.abc import Iterator
 
@@ -148,26 +148,30 @@ def _assets(declared: EventTable, table: engine.EventTable, topic: Topic, lineag
         specs=specs,
         check_specs=check_specs,
         partitions_def=partitions,
+        # Verdicts of slices are evaluations, not outputs: outputs that a step need not yield are those of a subset.
+        can_subset=True,
         required_resource_keys={"pyspark"},
         op_tags={"dagster/kind": "spark"},
     )
     def events(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult | dg.AssetCheckEvaluation]:
         from lineage_assets.kafka.cuts import slice_topic
+        from lineage_assets.kafka.registry import Registry
         from lineage_assets.lineage.slices import Slice
         from lineage_assets.spark.job import Job
         from lineage_assets.spark.process import process
 
         config = settings()
         sliced = slice_topic(config, config.lake_env, table.topic, table.grain, table.since)
-        job = Job(context.resources.pyspark.spark_session, config, table, sliced, context.run_id)
+        job = Job(context.resources.pyspark.spark_session, config, table, sliced, context.run_id, Registry(config))
+        chosen = [spec for spec in specs if spec.key in context.selected_asset_keys]
         outcomes = {}
         for key in context.partition_keys:
             done = process(job, Slice.of(key, table.grain))
-            for spec in specs:
+            for spec in chosen:
                 context.add_asset_metadata(metadata.of_event_asset(spec.key.path, table, done), spec.key, key)
             assert done.silver.record is not None
             outcomes[key] = done.silver.record.checks
-        yield from (dg.MaterializeResult(asset_key=spec.key) for spec in specs)
+        yield from (dg.MaterializeResult(asset_key=spec.key) for spec in chosen)
         yield from verdicts.evaluations(context, silver, outcomes)
 
     return events

@@ -4,7 +4,7 @@ Belongs here: the declaration, its asset, and the step that makes it slice by sl
 Does not belong here: the SQL (spark/window_table.py), running it (spark/windows.py).
 """
 
-from __future__ import annotations
+# No postponed annotations here: Dagster reads the type of `context` and does not resolve text.
 
 from collections.abc import Iterator
 

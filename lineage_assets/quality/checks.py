@@ -5,13 +5,14 @@ Belongs here: verdicts, from numbers alone. Does not belong here: counting (spar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from lineage_assets.quality.contract import Contract
 
 from lineage_assets.lineage.fates import Balance, Fate
 from lineage_assets.lineage.offsets import Ranges
 from lineage_assets.lineage.record import CheckOutcome, Severity
-from lineage_assets.quality.contract import Contract
 
 DECODABLE = "decodable"
 CONSERVATION = "conservation"
@@ -81,6 +82,14 @@ class Tally:
         """Records of one fate, over all partitions."""
         return sum(counts.get(fate, 0) for counts in self.fates.values())
 
+    def failing(self, gave: Callable[[str], bool]) -> Failing:
+        """Records with a reason that `gave` accepts. One record has at most one reason of a rule."""
+        found = [failing for reason, failing in self.reasons.items() if gave(reason)]
+        return Failing(
+            sum(failing.count for failing in found),
+            tuple(sorted(one for failing in found for one in failing.examples)[:3]),
+        )
+
     @property
     def rows(self) -> int:
         """Records of all fates."""
@@ -96,13 +105,10 @@ def outcomes(contract: Contract, tally: Tally, unique_by: Sequence[str]) -> tupl
     """Every check of a slice. A record rule warns above zero and is an error above its `max_share`."""
     total = tally.with_value
     found = [
-        _share(rule.name, tally.reasons.get(rule.message, Failing(0)), total, rule.max_share, rule.severity)
-        for rule in contract.rules
+        _share(rule.name, tally.failing(rule.gave), total, rule.max_share, rule.severity) for rule in contract.rules
     ]
-    undecodable = [failing for reason, failing in tally.reasons.items() if reason.startswith(DECODE)]
-    examples = tuple(sorted(one for failing in undecodable for one in failing.examples)[:3])
-    decode = Failing(sum(failing.count for failing in undecodable), examples)
-    found.append(_share(DECODABLE, decode, total, DECODE_MAX_SHARE, "ERROR"))
+    undecodable = tally.failing(lambda reason: reason.startswith(DECODE))
+    found.append(_share(DECODABLE, undecodable, total, DECODE_MAX_SHARE, "ERROR"))
     found += table_outcomes(tally)
     if unique_by:
         spread = tally.keys_in_two_partitions

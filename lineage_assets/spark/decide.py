@@ -5,10 +5,10 @@ Belongs here: the columns that raw keeps about a record. Does not belong here: w
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lineage_assets.kafka.registry import Registry
 from lineage_assets.lineage.fates import Fate
 from lineage_assets.spark import decode
 from lineage_assets.spark.event_table import EventTable
@@ -18,20 +18,32 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def decide(job: Job, rows: DataFrame, before: DataFrame | None, schema_ids: Iterable[int]) -> DataFrame:
-    """Every record of a slice with fate, reasons, warnings, `late_by_s`, and its decoded columns in `record`.
+IN_SLICE = "_in_slice"
+"""Column of decided rows: false for those of the look-back, which only decide about others."""
 
-    `rows` and `before` (the look-back below the slice) have the columns of BASE; `schema_ids` are those of both.
+
+@dataclass(frozen=True, slots=True)
+class Writers:
+    """Writers' schemas by id, and for other ids what is wrong with them. An id in neither is unknown."""
+
+    schemas: Mapping[int, str]
+    problems: Mapping[int, str]
+
+
+def decide(job: Job, rows: DataFrame, before: DataFrame | None, writers: Writers) -> DataFrame:
+    """Every record with fate, reasons, warnings, `late_by_s`, and its decoded columns in `record`.
+
+    `rows` and `before` (the look-back below the slice) have the columns of BASE; both are in the result, told apart by
+    IN_SLICE.
     """
     from pyspark.sql import functions as F
 
     table = job.table
-    both = rows.withColumn("_in_slice", F.lit(True))
+    both = rows.withColumn(IN_SLICE, F.lit(True))
     if before is not None:
-        both = both.unionByName(before.withColumn("_in_slice", F.lit(False)))
+        both = both.unionByName(before.withColumn(IN_SLICE, F.lit(False)))
     if table.format == "avro":
-        writers, problems = writer_schemas(job, schema_ids)
-        decided = decode.decode_avro(decode.wire_format(both), table.contract, writers, problems)
+        decided = decode.decode_avro(decode.wire_format(both), table.contract, writers.schemas, writers.problems)
     else:
         decided = decode.decode_json(both.withColumn("schema_id", F.lit(None).cast("int")), table.contract)
     if table.unique_by:
@@ -41,23 +53,22 @@ def decide(job: Job, rows: DataFrame, before: DataFrame | None, schema_ids: Iter
         behind_ms = F.unix_millis("timestamp") - F.unix_millis(F.col("record").getField(table.event_time))
         is_late = (F.col("fate") == Fate.ok.value) & (behind_ms > table.grace_ms)
         late = F.when(is_late, F.floor(behind_ms / 1000).cast("bigint"))
-    return decided.where("_in_slice").drop("_in_slice").withColumn("late_by_s", late)
+    return decided.withColumn("late_by_s", late)
 
 
-def writer_schemas(job: Job, schema_ids: Iterable[int]) -> tuple[dict[int, str], dict[int, str]]:
-    """Writer's schema per id, and for the other ids what is wrong with them."""
-    registry = Registry(job.settings)
-    writers: dict[int, str] = {}
+def writers_of(job: Job, schema_ids: Iterable[int]) -> Writers:
+    """Look schema ids up in the registry. Raises TransientError when it is away."""
+    schemas: dict[int, str] = {}
     problems: dict[int, str] = {}
     for schema_id in sorted(schema_ids):
-        info = registry.schema(schema_id)
+        info = job.registry.schema(schema_id)
         if info is None:
             problems[schema_id] = f"unknown schema id {schema_id}"
         elif info.type != "AVRO":
             problems[schema_id] = f"schema id {schema_id} is {info.type}, not AVRO"
         else:
-            writers[schema_id] = info.text
-    return writers, problems
+            schemas[schema_id] = info.text
+    return Writers(schemas, problems)
 
 
 def _mark_duplicates(rows: DataFrame, table: EventTable) -> DataFrame:

@@ -88,7 +88,9 @@ def row_wise(sql: str, where: str) -> str:
         raise ContractError(f"{where}: expected one SELECT over {RECORDS}, got {tree.key.upper()}")
     tables = [table.sql(dialect="spark") for table in tree.find_all(exp.Table)]
     if tables != [RECORDS]:
-        raise ContractError(f"{where}: reads {', '.join(tables) or 'nothing'}; expected FROM {RECORDS} and nothing else")
+        raise ContractError(
+            f"{where}: reads {', '.join(tables) or 'nothing'}; expected FROM {RECORDS} and nothing else"
+        )
     many = (exp.Where, exp.Group, exp.Having, exp.Distinct, exp.Limit, exp.Join, exp.AggFunc, exp.Explode, exp.Lateral)
     if found := tree.find(*many):
         raise ContractError(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lineage_assets.kafka.cuts import SlicedTopic
+from lineage_assets.kafka.registry import Registry
 from lineage_assets.lineage.commits import Lake
 from lineage_assets.settings import Settings
 from lineage_assets.spark.event_table import EventTable
@@ -41,6 +42,7 @@ class Job:
     table: EventTable
     topic: SlicedTopic
     run: str
+    registry: Registry
 
     @property
     def lake(self) -> Lake:

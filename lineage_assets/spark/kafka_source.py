@@ -50,4 +50,9 @@ def _read(spark: SparkSession, settings: Settings, topic: str, piece: Ranges) ->
         **{f"kafka.{name}": value.get_secret_value() for name, value in settings.spark_kafka_config.items()},
     }
     rows = spark.read.format("kafka").options(**options).load()
-    return rows.selectExpr(*(f"CAST(`{name if name != 'timestamp_type' else 'timestampType'}` AS {kind}) AS `{name}`" for name, kind in BASE.items()))
+    return rows.selectExpr(
+        *(
+            f"CAST(`{name if name != 'timestamp_type' else 'timestampType'}` AS {kind}) AS `{name}`"
+            for name, kind in BASE.items()
+        )
+    )

@@ -6,6 +6,7 @@ Does not belong here: which offsets a slice covers (kafka/cuts.py), what an outc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -15,15 +16,14 @@ from lineage_assets.lineage.fates import Fate
 from lineage_assets.lineage.record import CommitRecord, SchemaUse, TableInput, TopicInput, output_schema_hash
 from lineage_assets.lineage.schemas import fingerprint
 from lineage_assets.lineage.slices import Slice
-from lineage_assets.kafka.registry import Registry
 from lineage_assets.quality.checks import Tally, outcomes
 from lineage_assets.spark import tables
-from lineage_assets.spark.decide import decide
+from lineage_assets.spark.decide import IN_SLICE, decide, writers_of
 from lineage_assets.spark.event_table import LINEAGE_COLUMNS, RECORDS, row_wise
 from lineage_assets.spark.job import RAW, Job
-from lineage_assets.spark.reads import Plan, arrivals, look, look_back, plan_reads
+from lineage_assets.spark.reads import Plan, arrivals, look_back, plan_reads
 from lineage_assets.spark.session import lost_race, translated
-from lineage_assets.spark.tally import count
+from lineage_assets.spark.tally import Counted, count, tallied
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,6 +32,10 @@ ATTEMPTS = 6
 """How often a slice is decided again after another writer of the same slice was first."""
 
 ROWS_A_FILE = 1_000_000
+EARLY_MS = 300_000
+"""How long before a slice begins its records are usually stamped at the earliest: on their way, by clocks that differ."""
+DECIDED = "lineage_decided"
+"""A view in the writer's own session: later queries over it do not send and analyse the whole plan again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +62,50 @@ def process(job: Job, piece: Slice) -> Processed:
     raise AssertionError("the last attempt returns or raises")
 
 
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """What is taken for granted before a slice is read, to read it once: checked by the count, which sees every record."""
+
+    schema_ids: frozenset[int]
+    look_back_from_ms: int
+
+    def corrected(self, job: Job, counted: Counted) -> Assumed | None:
+        """None when the assumption held; else what the records say."""
+        ids = self.schema_ids | {one for one in counted.all_schema_ids if job.registry.schema(one) is not None}
+        from_ms = self.look_back_from_ms
+        if counted.earliest_ms is not None:
+            from_ms = min(from_ms, counted.earliest_ms - job.table.window_ms)
+        better = Assumed(frozenset(ids), from_ms)
+        return None if better == self else better
+
+
+def _assume(job: Job, piece: Slice, history: Sequence[Commit]) -> Assumed:
+    """Schemas of the subject and those that raw met before; a look-back that allows for stamps before the slice."""
+    ids: set[int] = set()
+    if job.table.format == "avro":
+        ids |= {one.id for one in job.registry.versions(job.table.subject)}
+        ids |= {use.id for one in history if one.record for topic in one.record.topics for use in topic.schemas}
+    return Assumed(frozenset(ids), int(piece.start.timestamp() * 1000) - EARLY_MS - job.table.window_ms)
+
+
 def _process(job: Job, piece: Slice, attempt: int) -> Processed:
     history = commits(job.lake, f"raw/{job.table.name}")
     plan = plan_reads(job, piece, history)
-    rows = arrivals(job, piece, history, plan).persist()
-    seen = look(rows)
-    before = look_back(job, piece, history, seen) if job.table.unique_by else None
-    ids = seen.schema_ids
-    if before is not None:
-        before = before.persist()
-        ids = ids | look(before).schema_ids
-    decided = decide(job, rows, before, ids).persist()
-    try:
-        tally = count(job, decided, plan, _foreign(job, seen.schema_ids))
-        return _commit(job, piece, plan, decided, tally, seen.schema_ids, attempt)
-    finally:
-        for frame in (decided, before, rows):
-            if frame is not None:
-                frame.unpersist()
+    assumed: Assumed | None = _assume(job, piece, history)
+    while assumed is not None:
+        before = look_back(job, piece, history, assumed.look_back_from_ms) if job.table.unique_by else None
+        writers = writers_of(job, assumed.schema_ids)
+        decide(job, arrivals(job, piece, history, plan), before, writers).createOrReplaceTempView(DECIDED)
+        decided = job.spark.table(DECIDED).persist()
+        try:
+            counted = count(job, decided)
+            assumed = assumed.corrected(job, counted)
+            if assumed is None:
+                tally = tallied(job, decided, plan, counted, _foreign(job, counted.schema_ids))
+                return _commit(job, piece, plan, decided, tally, counted.schema_ids, attempt)
+        finally:
+            decided.unpersist()
+    raise AssertionError("an assumption that held returns")
 
 
 def _commit(
@@ -104,9 +134,9 @@ def _commit(
         checks=outcomes(table.contract, tally, table.unique_by),
         stated=_stated(plan, tally),
     )
-    rows = decided.withColumn("contract", F.lit(table.contract.hash)).withColumn(tables.SLICE, F.lit(piece.key))
+    rows = decided.where(IN_SLICE).withColumn("contract", F.lit(table.contract.hash)).withColumn(tables.SLICE, F.lit(piece.key))
     tables.ensure_table(job.spark, job.lake, record.asset, RAW, record, private=("key", "value", "headers", "reasons"))
-    raw = tables.replace_slice(_files(rows.select(*RAW), tally.rows), job.lake, record.asset, record)
+    raw = tables.replace_slice(_files(rows.select(*RAW), tally.rows), job.lake, record.asset, record, tally.rows)
     silver = _commit_silver(job, decided, tally, record, raw)
     return Processed(raw, silver)
 
@@ -117,7 +147,7 @@ def _commit_silver(job: Job, decided: DataFrame, tally: Tally, decision: CommitR
 
     table = job.table
     asset = f"silver/{table.name}"
-    decided.where(F.col("fate") == Fate.ok.value).select(
+    decided.where(F.col(IN_SLICE) & (F.col("fate") == Fate.ok.value)).select(
         "record.*", *(F.col(name.removeprefix("_")).alias(name) for name in LINEAGE_COLUMNS)
     ).createOrReplaceTempView(RECORDS)
     rows = job.spark.sql(row_wise(table.select_sql, f"select of {asset}"))
@@ -126,14 +156,13 @@ def _commit_silver(job: Job, decided: DataFrame, tally: Tally, decision: CommitR
     record = replace(
         decision,
         asset=asset,
-        inputs=(
-            TableInput(decision.asset, tables.table_id(job.lake, decision.asset), (raw.version, raw.version + 1)),
-        ),
+        inputs=(TableInput(decision.asset, tables.table_id(job.lake, decision.asset), (raw.version, raw.version + 1)),),
         schema=output_schema_hash(list(columns.items())),
         written_at=datetime.now(UTC),
     )
     tables.ensure_table(job.spark, job.lake, asset, columns, record, private=table.private_columns)
-    return tables.replace_slice(_files(rows, tally.fate(Fate.ok)), job.lake, asset, record)
+    kept = tally.fate(Fate.ok)
+    return tables.replace_slice(_files(rows, kept), job.lake, asset, record, kept)
 
 
 def _files(rows: DataFrame, count: int) -> DataFrame:
@@ -145,12 +174,11 @@ def _schemas(job: Job, schema_ids: frozenset[int]) -> tuple[SchemaUse, ...]:
     """The registered schemas among those ids; an id that the registry does not know is a record's fault, not a schema."""
     if job.table.format != "avro":
         return ()
-    registry = Registry(job.settings)
-    versions = {one.id: one.version for one in registry.versions(job.table.subject)}
+    versions = {one.id: one.version for one in job.registry.versions(job.table.subject)}
     return tuple(
         SchemaUse(job.table.subject, schema_id, versions.get(schema_id), fingerprint(info.text))
         for schema_id in sorted(schema_ids)
-        if (info := registry.schema(schema_id)) is not None and info.type == "AVRO"
+        if (info := job.registry.schema(schema_id)) is not None and info.type == "AVRO"
     )
 
 

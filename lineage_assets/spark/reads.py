@@ -16,7 +16,7 @@ from lineage_assets.kafka import client
 from lineage_assets.lineage.commits import Commit, by_slice, held_ranges
 from lineage_assets.lineage.offsets import OffsetRange, Ranges, clip, minus, span
 from lineage_assets.lineage.slices import Slice
-from lineage_assets.spark import decode, kafka_source, tables
+from lineage_assets.spark import kafka_source, tables
 from lineage_assets.spark.job import Job
 from lineage_assets.spark.kafka_source import BASE
 
@@ -73,43 +73,18 @@ def arrivals(job: Job, piece: Slice, history: Sequence[Commit], plan: Plan) -> D
     return stored.where(f"{tables.SLICE} = '{piece.key}'").select(*BASE).unionByName(fresh)
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """First look at some records: their schema ids, and per partition the earliest Kafka timestamp (ms)."""
+def look_back(job: Job, piece: Slice, history: Sequence[Commit], from_ms: int) -> DataFrame | None:
+    """Records below a slice, stamped since `from_ms` or later: what can make one of its records a duplicate.
 
-    schema_ids: frozenset[int]
-    earliest_ms: Mapping[int, int]
-
-
-def look(rows: DataFrame) -> Seen:
-    """Run one small query over records in the columns of BASE."""
-    from pyspark.sql import functions as F
-
-    found = (
-        decode.wire_format(rows)
-        .groupBy("partition", "schema_id")
-        .agg(F.unix_millis(F.min("timestamp")).alias("earliest_ms"))
-        .collect()
-    )
-    earliest: dict[int, int] = {}
-    for row in found:
-        earliest[row.partition] = min(row.earliest_ms, earliest.get(row.partition, row.earliest_ms))
-    return Seen(frozenset(row.schema_id for row in found if row.schema_id is not None), earliest)
-
-
-def look_back(job: Job, piece: Slice, history: Sequence[Commit], seen: Seen) -> DataFrame | None:
-    """Records below a slice that can make one of its records a duplicate; None when there are none.
-
-    The broker's index names the first offset stamped at or after an instant, so all below that offset is too old.
-    What raw holds is found by its own timestamps: the log may no longer begin where raw does.
+    None when nothing lies below the slice. The broker's index names the first offset stamped at or after an instant, so
+    all below that offset is too old. What raw holds is found by its own timestamps: the log may no longer begin where
+    raw does.
     """
     from pyspark.sql import functions as F
 
-    ranges = job.topic.ranges(piece)
-    starts = {p: ranges[p].start for p in seen.earliest_ms if ranges[p].start}
+    starts = {p: span_.start for p, span_ in job.topic.ranges(piece).items() if span_.start}
     if not starts:
         return None
-    from_ms = min(seen.earliest_ms[p] for p in starts) - job.table.window_ms
     frames: list[DataFrame] = []
     if history:
         below = reduce(

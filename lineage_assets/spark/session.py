@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @contextmanager
 def session(settings: Settings) -> Iterator[SparkSession]:
     """A fresh session on the Spark Connect server, closed at the end. Raises TransientError when it is away."""
-    from pyspark.sql.connect.session import SparkSession
+    from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.remote(settings.spark).create()
     try:
@@ -59,10 +59,14 @@ def explain(text: str, settings: Settings) -> LineageError | None:
     if re.search(r"No space left on device", text):
         return FatalError(f"the disk of {settings.home} is full", remedy="free space, then run this again")
     if "UNAUTHENTICATED" in text or "Invalid authentication token" in text:
-        return FatalError("Spark Connect refuses our token", remedy="check LINEAGE_SPARK_REMOTE, or `lineage down` and `up`")
+        return FatalError(
+            "Spark Connect refuses our token", remedy="check LINEAGE_SPARK_REMOTE, or `lineage down` and `up`"
+        )
     return None
 
 
 def lost_race(error: Exception) -> bool:
     """Whether a commit failed because another writer of the same slice or table was first."""
-    return "DELTA_CONCURRENT" in str(error) or "ConcurrentAppend" in str(error) or "DELTA_METADATA_CHANGED" in str(error)
+    return (
+        "DELTA_CONCURRENT" in str(error) or "ConcurrentAppend" in str(error) or "DELTA_METADATA_CHANGED" in str(error)
+    )

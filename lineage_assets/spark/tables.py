@@ -21,10 +21,19 @@ if TYPE_CHECKING:
 
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 SLICE = "_slice"
+HAVE_STATISTICS = ("string", "bigint", "int", "double", "float", "timestamp", "date", "decimal")
+"""Types for which Delta keeps minimum and maximum per file."""
+WITHOUT_STATISTICS = ("array", "map", "struct", "binary", "boolean")
+"""Types of which Delta keeps no minimum and maximum: naming such a column for statistics is refused."""
 
 
 def ensure_table(
-    spark: SparkSession, lake: Lake, asset: str, columns: dict[str, str], record: CommitRecord, private: Iterable[str] = ()
+    spark: SparkSession,
+    lake: Lake,
+    asset: str,
+    columns: dict[str, str],
+    record: CommitRecord,
+    private: Iterable[str] = (),
 ) -> None:
     """Make the table of an asset, or add the columns that it lacks, in a commit of its own with its own record.
 
@@ -50,15 +59,18 @@ def ensure_table(
         spark.conf.unset(USER_METADATA)
 
 
-def replace_slice(rows: DataFrame, lake: Lake, asset: str, record: CommitRecord) -> Commit:
-    """Replace a slice whole, in one commit that carries the record; returns that commit.
+def replace_slice(rows: DataFrame, lake: Lake, asset: str, record: CommitRecord, count: int) -> Commit:
+    """Replace a slice whole by `count` rows, in one commit that carries the record; returns that commit.
 
     Raises what Spark raises; `lost_race` tells a conflict with another writer, who was first.
     """
     assert record.slice is not None
-    rows.write.format("delta").mode("overwrite").option("replaceWhere", f"{SLICE} = '{record.slice}'").option(
-        "userMetadata", records.to_json(record)
-    ).save(lake.path(asset))
+    options = {"replaceWhere": f"{SLICE} = '{record.slice}'", "userMetadata": records.to_json(record)}
+    if not count:
+        # Delta leaves a commit out that changes no file. An empty slice is a result too: the transaction id makes it one.
+        version = int(record.written_at.timestamp() * 1000)
+        options |= {"txnAppId": f"lineage/empty/{record.slice}", "txnVersion": str(version)}
+    rows.write.format("delta").mode("overwrite").options(**options).save(lake.path(asset))
     return committed(lake, asset, record)
 
 
@@ -68,7 +80,9 @@ def committed(lake: Lake, asset: str, record: CommitRecord) -> Commit:
         for commit in commits(lake, asset, limit):
             if commit.record == record:
                 return commit
-    raise FatalError(f"the commit of {asset} {record.slice} by run {record.run} is not in the log of {lake.path(asset)}")
+    raise FatalError(
+        f"the commit of {asset} {record.slice} by run {record.run} is not in the log of {lake.path(asset)}"
+    )
 
 
 def read_table(spark: SparkSession, lake: Lake, asset: str, version: int | None = None) -> DataFrame:
@@ -87,7 +101,9 @@ def _create(
     spark: SparkSession, lake: Lake, asset: str, columns: dict[str, str], record: CommitRecord, private: Iterable[str]
 ) -> None:
     """CREATE TABLE, tolerating another writer that makes the same table at the same time."""
-    indexed = ",".join(f"`{name}`" for name in columns if name not in set(private) | {SLICE} and columns[name] != "binary")
+    indexed = ",".join(
+        f"`{name}`" for name, kind in columns.items() if name not in set(private) | {SLICE} and kind.startswith(HAVE_STATISTICS)
+    )
     properties = {"delta.enableRowTracking": "true", "delta.dataSkippingStatsColumns": indexed}
     spark.conf.set(USER_METADATA, records.to_json(replace(record, kind="create", slice=None)))
     try:

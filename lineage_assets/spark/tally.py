@@ -6,68 +6,104 @@ Does not belong here: verdicts (quality/checks.py).
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lineage_assets.kafka import gaps
 from lineage_assets.lineage.fates import Fate, balance
 from lineage_assets.lineage.offsets import Ranges
 from lineage_assets.quality.checks import Failing, Tally
+from lineage_assets.spark.decide import IN_SLICE
 from lineage_assets.spark.job import Job
 from lineage_assets.spark.reads import Plan
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Row
 
 EXAMPLES = 3
 
 
-def count(job: Job, decided: DataFrame, plan: Plan, foreign_schemas: tuple[int, ...]) -> Tally:
-    """Count a slice once. Gaps are asked of a second client only where offsets and records differ."""
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """One pass over decided rows: the numbers of the slice, and what its reading assumed and can now check.
+
+    `schema_ids` are those of the slice, `all_schema_ids` those of the look-back as well; `earliest_ms` is the oldest
+    Kafka timestamp of the slice, None when it is empty.
+    """
+
+    fates: Mapping[int, Mapping[Fate, int]]
+    reasons: Mapping[str, Failing]
+    repeated_offsets: int
+    late: int
+    schema_ids: frozenset[int]
+    all_schema_ids: frozenset[int]
+    earliest_ms: int | None
+
+
+def count(job: Job, decided: DataFrame) -> Counted:
+    """Count decided rows in one query: a row for each record, and one more for each of its reasons."""
     from pyspark.sql import functions as F
 
+    reason = F.explode(F.concat(F.array(F.lit("")), F.col("reasons"), F.col("warnings"))).alias("reason")
+    place = F.when(F.col("reason") != "", F.col("offset"))
     rows = (
-        decided.groupBy("partition", "fate")
+        decided.select(IN_SLICE, "partition", "offset", "timestamp", "schema_id", "fate", "late_by_s", reason)
+        .groupBy(IN_SLICE, "partition", "fate", "reason")
         .agg(
             F.count("*").alias("records"),
             F.count_distinct("offset").alias("offsets"),
             F.count("late_by_s").alias("late"),
+            F.unix_millis(F.min("timestamp")).alias("earliest_ms"),
+            F.collect_set("schema_id").alias("schema_ids"),
+            F.slice(F.sort_array(F.collect_list(place)), 1, EXAMPLES).alias("first"),
         )
         .collect()
     )
+    of_records = [row for row in rows if row.reason == ""]
+    own = [row for row in of_records if row[IN_SLICE]]
     fates: dict[int, dict[Fate, int]] = defaultdict(dict)
-    for row in rows:
+    for row in own:
         fates[row.partition][Fate(row.fate)] = row.records
-    gap_kinds = _gaps(job, plan.ranges, fates)
+    return Counted(
+        fates=dict(fates),
+        reasons=_reasons(job.table.topic, [row for row in rows if row.reason and row[IN_SLICE]]),
+        repeated_offsets=sum(row.records - row.offsets for row in own),
+        late=sum(row.late for row in own),
+        schema_ids=frozenset(one for row in own for one in row.schema_ids),
+        all_schema_ids=frozenset(one for row in of_records for one in row.schema_ids),
+        earliest_ms=min((row.earliest_ms for row in own), default=None),
+    )
+
+
+def tallied(job: Job, decided: DataFrame, plan: Plan, counted: Counted, foreign_schemas: tuple[int, ...]) -> Tally:
+    """The whole tally of a slice. Gaps are asked of a second client only where offsets and records differ."""
+    gap_kinds = _gaps(job, plan.ranges, counted.fates)
     return Tally(
         ranges=plan.ranges,
-        fates=dict(fates),
-        reasons=_reasons(job, decided),
-        balance=balance(plan.ranges, fates, {p: sum(kinds.values()) for p, kinds in gap_kinds.items()}),
+        fates=counted.fates,
+        reasons=counted.reasons,
+        balance=balance(plan.ranges, counted.fates, {p: sum(kinds.values()) for p, kinds in gap_kinds.items()}),
         gaps=gap_kinds,
         lost=plan.lost,
-        late=sum(row.late for row in rows),
-        repeated_offsets=Failing(sum(row.records - row.offsets for row in rows)),
+        late=counted.late,
+        repeated_offsets=Failing(counted.repeated_offsets),
         foreign_schemas=foreign_schemas,
         keys_in_two_partitions=_spread_keys(job, decided),
     )
 
 
-def _reasons(job: Job, decided: DataFrame) -> dict[str, Failing]:
+def _reasons(topic: str, rows: Sequence[Row]) -> dict[str, Failing]:
     """Per reason the number of records and the first three of them."""
-    from pyspark.sql import functions as F
-
-    first = F.slice(F.sort_array(F.collect_list(F.struct("partition", "offset"))), 1, EXAMPLES)
-    found = (
-        decided.select("partition", "offset", F.explode(F.concat("reasons", "warnings")).alias("reason"))
-        .groupBy("reason")
-        .agg(F.count("*").alias("records"), first.alias("first"))
-        .collect()
-    )
-    topic = job.table.topic
+    counts: Counter[str] = Counter()
+    places: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for row in rows:
+        counts[row.reason] += row.records
+        places[row.reason] += [(row.partition, offset) for offset in row.first]
     return {
-        row.reason: Failing(row.records, tuple(f"{topic}/{one.partition}@{one.offset}" for one in row.first))
-        for row in found
+        reason: Failing(number, tuple(f"{topic}/{p}@{offset}" for p, offset in sorted(places[reason])[:EXAMPLES]))
+        for reason, number in counts.items()
     }
 
 
@@ -78,12 +114,14 @@ def _spread_keys(job: Job, decided: DataFrame) -> int:
     if not job.table.unique_by or len(job.topic.topic.partitions) == 1:
         return 0
     key = [F.col("record").getField(name).alias(name) for name in job.table.unique_by]
-    keyed = decided.where(F.col("fate") == Fate.ok.value).select("partition", *key).dropna(subset=[*job.table.unique_by])
+    keyed = (
+        decided.where(F.col("fate") == Fate.ok.value).select("partition", *key).dropna(subset=[*job.table.unique_by])
+    )
     spread = keyed.groupBy(*job.table.unique_by).agg(F.min("partition").alias("a"), F.max("partition").alias("b"))
     return spread.where("a <> b").count()
 
 
-def _gaps(job: Job, ranges: Ranges, fates: dict[int, dict[Fate, int]]) -> dict[int, dict[str, int]]:
+def _gaps(job: Job, ranges: Ranges, fates: Mapping[int, Mapping[Fate, int]]) -> dict[int, dict[str, int]]:
     """Gaps by kind, in partitions whose offsets and records differ.
 
     A hole is only accepted where something can make one: compaction, or transactions (aborted records seen, or the
@@ -92,7 +130,7 @@ def _gaps(job: Job, ranges: Ranges, fates: dict[int, dict[Fate, int]]) -> dict[i
     differing = {p: r for p, r in ranges.items() if r.span != sum(fates.get(p, {}).values())}
     if not differing:
         return {}
-    compacted = "compact" in job.topic.topic.config.get("cleanup.policy", "")
+    compacted = job.topic.topic.compacted
     found: dict[int, dict[str, int]] = {}
     for partition, delivered in gaps.measure(job.settings, job.table.topic, differing).items():
         kinds = {"aborted": delivered.aborted} if delivered.aborted else {}

@@ -137,7 +137,8 @@ def _measure(name: str, text: str, where: str) -> Measure:
             return Measure(name, text, Merge.max)
         case exp.Avg():
             raise ContractError(
-                f"{at}: averages of two slices cannot be merged", remedy="declare a sum and a count, and divide when reading"
+                f"{at}: averages of two slices cannot be merged",
+                remedy="declare a sum and a count, and divide when reading",
             )
     raise ContractError(
         f"{at}: cannot be merged over slices; expected count, count_if, sum, min, max or approx_count_distinct"
@@ -146,5 +147,7 @@ def _measure(name: str, text: str, where: str) -> Measure:
 
 def _argument(tree: exp.Expression, at: str) -> str:
     if tree.args.get("accuracy") is not None:
-        raise ContractError(f"{at}: an own accuracy is not supported", remedy="leave it out: the sketch is exact up to 4096")
+        raise ContractError(
+            f"{at}: an own accuracy is not supported", remedy="leave it out: the sketch is exact up to 4096"
+        )
     return str(tree.this.sql(dialect="spark"))

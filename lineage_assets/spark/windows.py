@@ -72,16 +72,14 @@ def _make_slice(job: WindowJob, piece: Slice, attempt: int) -> Commit:
     rows.createOrReplaceTempView(SLICE_ROWS)
     made = job.spark.sql(job.table.sql).withColumn(tables.SLICE, F.lit(piece.key)).coalesce(1).persist()
     try:
-        columns = dict(made.dtypes)
+        columns, count = dict(made.dtypes), made.count()
         written = CommitRecord(
             asset=job.table.asset,
             env=job.settings.env,
             kind="replace",
             slice=piece.key,
-            inputs=(
-                TableInput(source, tables.table_id(lake, source), (commit.version, commit.version + 1), at),
-            ),
-            counts={"rows": made.count()},
+            inputs=(TableInput(source, tables.table_id(lake, source), (commit.version, commit.version + 1), at),),
+            counts={"rows": count},
             reasons={},
             schema=output_schema_hash(list(columns.items())),
             contract="",
@@ -91,6 +89,6 @@ def _make_slice(job: WindowJob, piece: Slice, attempt: int) -> Commit:
             attempt=attempt,
         )
         tables.ensure_table(job.spark, lake, job.table.asset, columns, written)
-        return tables.replace_slice(made, lake, job.table.asset, written)
+        return tables.replace_slice(made, lake, job.table.asset, written, count)
     finally:
         made.unpersist()

@@ -46,7 +46,7 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{ISO8601} %p %c{1}: %m%n%ex
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
-logger.plan.name = org.apache.spark.sql.catalyst.util.SparkStringUtils
+logger.plan.name = org.apache.spark.util.SparkStringUtils
 logger.plan.level = error
 logger.consumer.name = org.apache.kafka.clients
 logger.consumer.level = error
@@ -95,7 +95,8 @@ def probe(address: str, port: int) -> str:
         from pyspark.errors import PySparkException
         from pyspark.sql.connect.session import SparkSession
     try:
-        session = SparkSession.builder.remote(address).create()
+        # Not through the builder: that would make this session the process's default one.
+        session = SparkSession(address)
         try:
             return "" if session.sql("select 1").collect()[0][0] == 1 else "select 1 is not 1"
         finally:

@@ -1,0 +1,3 @@
+{% test at_least(model, column_name, value) %}
+  select {{ column_name }} from {{ model }} where {{ column_name }} < {{ value }}
+{% endtest %}
