@@ -51,7 +51,8 @@ class _Commands(TyperGroup):
 def summary(source: Path) -> str:
     """The first line of a command module's docstring, without the command's name, read from its source."""
     first = (ast.get_docstring(ast.parse(source.read_text())) or "").split("\n", 1)[0]
-    return first.split("`: ", 1)[-1] if first.startswith("`lineage ") else first
+    text = first.split("`: ", 1)[-1] if first.startswith("`lineage ") else first
+    return text[:1].upper() + text[1:]
 
 
 def _source(command: str) -> Path:

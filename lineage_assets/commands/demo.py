@@ -58,27 +58,19 @@ def demo(
 
 
 def _print(report: Report, address: str | None, lake: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
+    """Plain lines: they are read in terminals, logs and chats alike."""
     names = list(report.hours[0].truth)
-    table = Table(title="Counted in the tables, against what the producer says", title_justify="left", box=None)
-    table.add_column("slice")
-    for name in names:
-        table.add_column(name, justify="right")
-    table.add_column("truth")
-    table.add_column("held by")
+    print("Rows counted in the tables, against what the producer says of its events:")
+    print(f"{'slice':<14}" + "".join(f"{name:>11}" for name in names) + "  truth")
     for hour in report.hours:
         differing = ", ".join(
-            f"{name}: {hour.truth[name]:,}" for name in names if hour.truth[name] != hour.counted[name]
+            f"{name} {hour.truth[name]:,}" for name in names if hour.truth[name] != hour.counted[name]
         )
-        cells = [f"{hour.counted[name]:,}" for name in names]
-        table.add_row(hour.slice, *cells, differing or "[green]equal[/]", ", ".join(hour.held_by))
-    console = Console()
-    console.print(table)
+        held = f", held by {', '.join(hour.held_by)}" if hour.held_by else ""
+        counts = "".join(f"{hour.counted[name]:>11,}" for name in names)
+        print(f"{hour.slice:<14}{counts}  {f'differs: {differing}' if differing else 'equal'}{held}")
     for name, rows in report.marts.items():
-        console.print(f"marts/{name}: {rows:,} rows")
-    console.print(f"Tables: {lake}", soft_wrap=True)
+        print(f"marts/{name}: {rows:,} rows")
+    print(f"Tables: {lake}")
     if address:
-        console.print(f"Graph:  {address}/asset-groups", soft_wrap=True)
-        console.print("Stop everything with: lineage down")
+        print(f"Graph:  {address}/asset-groups\nStop everything with: lineage down")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import dagster as dg
 
@@ -62,44 +62,22 @@ def told_with_line(context: dg.ComponentLoadContext, field: str, value: object) 
         raise
     except LineageError as error:
         file = folder(context) / "defs.yaml"
-        raise DeclarationError(
-            f"{file}:{_line(file, field, value)}: {field}: {error.message}", remedy=error.remedy
-        ) from error
+        line = line_of(file, field, value, first_line(file, context.component_path.instance_key))
+        raise DeclarationError(f"{file}:{line}: {field}: {error.message}", remedy=error.remedy) from error
 
 
-@contextmanager
-def told_with_nearest_name() -> Iterator[None]:
-    """Add the nearest right name to Dagster's own message about an unknown attribute or component type."""
-    try:
-        yield
-    except Exception as error:
-        remedy = _remedy(str(error))
-        if remedy is None or isinstance(error, LineageError):
-            raise
-        raise DeclarationError(str(error).strip(), remedy=remedy) from error
+def first_line(file: Path, number: object) -> int:
+    """The first line of one of a file's documents, which are numbered from 0; the file's when it has no such document."""
+    starts = [1]
+    if file.is_file():
+        starts += [n + 1 for n, line in enumerate(file.read_text().splitlines(), 1) if line.rstrip() == "---" and n > 1]
+    return starts[number] if isinstance(number, int) and number < len(starts) else 1
 
 
-def _remedy(text: str) -> str | None:
-    import lineage_assets.components as components
-
-    kinds = [name for name, one in vars(components).items() if isinstance(one, type) and issubclass(one, dg.Component)]
-    if unknown := re.search(r"lineage_assets\.components\.(\w+)", text):
-        if unknown[1] not in kinds:
-            return nearest(unknown[1], kinds)
-        if unexpected := re.search(r"'(\w+)' was unexpected", text):
-            return nearest(unexpected[1], list(getattr(components, unknown[1]).model_fields))
-    return None
-
-
-def _line(file: Path, field: str, value: object) -> int:
-    """The line that sets a field to a value; the first line that sets the field at all; else the first."""
+def line_of(file: Path, field: str, value: object, first: int = 1) -> int:
+    """From line `first` on: the line that sets a field to a value; else one that sets the field at all; else `first`."""
     lines = file.read_text().splitlines() if file.exists() else []
     setting = re.compile(rf"^\s*(- )?{re.escape(field)}\s*:")
-    found = [number for number, line in enumerate(lines, 1) if setting.match(line)]
+    found = [number for number, line in enumerate(lines, 1) if number >= first and setting.match(line)]
     exact = [number for number in found if str(value) in lines[number - 1]]
-    return (exact or found or [1])[0]
-
-
-def text_metadata(values: dict[str, Any]) -> dict[str, Any]:
-    """Metadata without its empty values."""
-    return {name: value for name, value in values.items() if value not in (None, "", [], {})}
+    return (exact or found or [first])[0]

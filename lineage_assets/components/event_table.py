@@ -127,7 +127,7 @@ def silver_lineage(table: engine.EventTable) -> Lineage:
     if found.unresolved:
         raise ContractError(
             f"cannot tell where {', '.join(found.unresolved)} of silver/{table.name} comes from",
-            remedy="name columns of the contract: " + ", ".join(one.column for one in table.contract.columns),
+            remedy=nearest(found.unresolved[0], [one.column for one in table.contract.columns]),
         )
     return found
 

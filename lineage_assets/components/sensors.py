@@ -20,7 +20,7 @@ from lineage_assets.components.event_table import EventTable
 from lineage_assets.components.topic import Topic
 from lineage_assets.components.window_table import WindowTable
 from lineage_assets.errors import LineageError
-from lineage_assets.lineage.commits import Commit, commits
+from lineage_assets.lineage.commits import commits, newest_by_slice
 from lineage_assets.lineage.slices import Slice
 from lineage_assets.reporting import topics as reporting
 from lineage_assets.reporting.behind import events_behind, slices_behind
@@ -127,15 +127,18 @@ def _requests(instance: dg.DagsterInstance, config: Settings, flow: Flow) -> Ite
     lake, name = config.lake_env, flow.table.name
     sliced = reporting.sliced(config, _declared(flow.topic))
     raw, silver = commits(lake, f"raw/{name}"), commits(lake, f"silver/{name}")
-    wanted: dict[str, list[dg.AssetKey]] = {key: _all_keys(flow) for key in events_behind(sliced, raw, silver)}
+    behind, made = events_behind(sliced, raw, silver), newest_by_slice(silver)
+    wanted: dict[str, list[dg.AssetKey]] = {key: _all_keys(flow) for key in behind}
     for window in flow.windows:
         for key in slices_behind(silver, commits(lake, f"gold/{window.name}")):
             wanted.setdefault(key, []).append(dg.AssetKey(["gold", window.name]))
     for key, selection in sorted(wanted.items())[:RUNS_A_TICK]:
+        # What this slice's run would read, and nothing that a try of it writes: else every try is a new wanted state.
+        source = None if key in behind else made[key][0].version
         ranges = sliced.ranges(Slice.of(key, flow.topic.grain))
-        want = _digest([sorted(ranges.items()), [one.path for one in selection], _newest(raw), _newest(silver)])
+        want = _digest([name, key, sorted(ranges.items()), [one.path for one in selection], source])
         tries = instance.get_runs_count(dg.RunsFilter(tags={WANT: want}))
-        if tries < TRIES:
+        if tries < TRIES or not _only_failures(instance, want):
             yield dg.RunRequest(
                 run_key=f"{name}:{key}:{want}:{tries}",
                 partition_key=key,
@@ -144,13 +147,15 @@ def _requests(instance: dg.DagsterInstance, config: Settings, flow: Flow) -> Ite
             )
 
 
+def _only_failures(instance: dg.DagsterInstance, want: str) -> bool:
+    """Whether the newest tries for a wanted state all failed."""
+    newest = instance.get_run_records(dg.RunsFilter(tags={WANT: want}), limit=TRIES)
+    return all(one.dagster_run.status == dg.DagsterRunStatus.FAILURE for one in newest)
+
+
 def _busy(instance: dg.DagsterInstance, name: str) -> bool:
     """Whether an earlier request of this table still runs: its slices would be asked for twice."""
     return instance.get_runs_count(dg.RunsFilter(tags={CATCH_UP: _digest(name)}, statuses=ALIVE)) > 0
-
-
-def _newest(history: Sequence[Commit]) -> int:
-    return history[0].version if history else -1
 
 
 def _digest(what: object) -> str:

@@ -11,7 +11,8 @@ from typing import Literal
 import dagster as dg
 from pydantic import Field
 
-from lineage_assets.components.declared import partitions, siblings
+from lineage_assets.components.declared import partitions, siblings, told_with_line
+from lineage_assets.errors import ContractError
 from lineage_assets.lineage.names import topic_asset
 from lineage_assets.lineage.slices import Grain
 from lineage_assets.settings import settings
@@ -48,7 +49,11 @@ class Topic(dg.Component, dg.Model, dg.Resolvable):
     @property
     def since(self) -> datetime:
         """Start of the first slice."""
-        return datetime.fromisoformat(self.start or settings().slices_since).replace(tzinfo=UTC)
+        written = self.start or settings().slices_since
+        try:
+            return datetime.fromisoformat(written).replace(tzinfo=UTC)
+        except ValueError as error:
+            raise ContractError(f"{written!r} is no date: {error}", remedy="write it as 2026-01-31") from error
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -62,6 +67,8 @@ class Topic(dg.Component, dg.Model, dg.Resolvable):
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         from lineage_assets.components.event_table import EventTable
 
+        with told_with_line(context, "start", self.start):
+            slices = self.partitions
         columns = [dg.TableColumn(name, kind) for name, kind in ENVELOPE.items()]
         for table in siblings(context, EventTable):
             if table.topic == self.name:
@@ -72,7 +79,7 @@ class Topic(dg.Component, dg.Model, dg.Resolvable):
             kinds={"kafka", self.format},
             group_name=self.group or "kafka",
             owners=self.owners,
-            partitions_def=self.partitions,
+            partitions_def=slices,
             metadata={
                 "dagster/column_schema": dg.TableSchema(columns=columns),
                 "kafka/format": self.format,

@@ -72,7 +72,7 @@ class WindowTable(dg.Component, dg.Model, dg.Resolvable):
             if lineage.unresolved:
                 raise ContractError(
                     f"cannot tell where {', '.join(lineage.unresolved)} comes from",
-                    remedy=f"columns of {self.source}: {', '.join(columns)}",
+                    remedy=nearest(lineage.unresolved[0], list(columns)),
                 )
         topic = source.topic_of(context)
         deps = {

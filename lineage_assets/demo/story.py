@@ -6,19 +6,22 @@ Belongs here: the order of the story and its report's numbers. Does not belong h
 from __future__ import annotations
 
 import os
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import dagster as dg
+from dagster._core.execution.plan.objects import StepFailureData
 
 from lineage_assets.definitions import build_defs
 from lineage_assets.demo.produce import produce_clicks, stored_truth
 from lineage_assets.demo.shop import HourTruth, Truth
-from lineage_assets.errors import ContractError
+from lineage_assets.errors import ContractError, FatalError
 from lineage_assets.kafka import client
-from lineage_assets.lineage.commits import blocking_failures, commits, newest_by_slice
+from lineage_assets.lineage.commits import Lake, blocking_failures, commits, newest_by_slice, open_table
+from lineage_assets.lineage.fates import Fate
 from lineage_assets.settings import Settings
 from lineage_assets.stack import dagster as dagster_processes
 
@@ -87,27 +90,46 @@ def materialize(settings: Settings, truth: Truth, progress: Progress) -> None:
         _report_topic(definitions, instance)
         for number, key in enumerate(truth.hours):
             progress(f"materializing {key}", number, len(truth.hours))
-            _run(definitions, instance, tables, key)
-        if marts:
-            progress("building the marts", 0, 1)
-            _run(definitions, instance, marts, None)
+            if (failure := _run(definitions, instance, tables, key)) and not _held(settings, key):
+                raise FatalError(f"materializing {key} failed: {failure}", remedy="see the run in the UI: lineage dev")
+        progress("building the marts", 0, 1)
+        if failure := _run(definitions, instance, marts, None):
+            raise FatalError(f"building the marts failed: {failure}", remedy="see the run in the UI: lineage dev")
         progress("materialized", 1, 1)
 
 
 def report(settings: Settings, truth: Truth) -> Report:
-    """Compare the newest records of raw and silver with what the producer says."""
+    """Count the rows of raw and silver, by another reader than the one that wrote them, against the producer's truth."""
     lake = settings.lake_env
-    raw, silver = newest_by_slice(commits(lake, f"raw/{TOPIC}")), newest_by_slice(commits(lake, f"silver/{TOPIC}"))
+    counted = _counted(lake)
+    silver = newest_by_slice(commits(lake, f"silver/{TOPIC}"))
     hours = []
     for key, hour in truth.hours.items():
-        counts = raw[key][1].counts if key in raw else {}
         held = blocking_failures(silver[key][1]) if key in silver else ["not materialized"]
-        hours.append(HourReport(key, {name: counts.get(name, 0) for name in _truth(hour)}, _truth(hour), held))
+        hours.append(HourReport(key, {name: counted[key][name] for name in _truth(hour)}, _truth(hour), held))
     marts = {
         name: newest_by_slice(commits(lake, f"marts/{name}"))[None][1].counts["rows"]
         for name in published_marts(settings)
     }
     return Report(hours, marts)
+
+
+def _counted(lake: Lake) -> dict[str, Counter[str]]:
+    """Per slice the rows of raw by fate, and of silver: `ok` counts silver's rows, so both must agree with the truth."""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    raw, silver = open_table(lake, f"raw/{TOPIC}"), open_table(lake, f"silver/{TOPIC}")
+    if raw is None or silver is None:
+        return found
+    fates = raw.to_pyarrow_table(columns=["_slice", "fate"]).to_pydict()
+    for key, fate in zip(fates["_slice"], fates["fate"], strict=True):
+        found[key]["records"] += 1
+        if fate != Fate.ok:
+            found[key][fate] += 1
+    rows = silver.to_pyarrow_table(columns=["_slice", "_late_by_s"]).to_pydict()
+    for key, late in zip(rows["_slice"], rows["_late_by_s"], strict=True):
+        found[key]["ok"] += 1
+        found[key]["late"] += late is not None
+    return found
 
 
 def published_marts(settings: Settings) -> list[str]:
@@ -138,11 +160,17 @@ def _report_topic(definitions: dg.Definitions, instance: dg.DagsterInstance) -> 
         instance.report_runless_asset_event(event)
 
 
-def _run(definitions: dg.Definitions, instance: dg.DagsterInstance, assets: list[str], partition: str | None) -> bool:
-    """Make some assets in this process, as a run that the UI shows. A failing check fails the run, not the demo."""
+def _run(definitions: dg.Definitions, instance: dg.DagsterInstance, assets: list[str], partition: str | None) -> str:
+    """Make some assets in this process, as a run that the UI shows. Returns why it failed, or nothing."""
     keys = [dg.AssetKey(asset.split("/")) for asset in assets]
     job = definitions.resolve_implicit_global_asset_job_def().get_subset(asset_selection=set(keys))
     quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
-    return job.execute_in_process(
-        run_config=quiet, instance=instance, partition_key=partition, raise_on_error=False
-    ).success
+    result = job.execute_in_process(run_config=quiet, instance=instance, partition_key=partition, raise_on_error=False)
+    failures = [event.event_specific_data for event in result.all_events if event.is_step_failure]
+    said = [data.error_display_string for data in failures if isinstance(data, StepFailureData)]
+    return "" if result.success else "\n".join(said) or "no step says why"
+
+
+def _held(settings: Settings, key: str) -> bool:
+    newest = newest_by_slice(commits(settings.lake_env, f"silver/{TOPIC}")).get(key)
+    return newest is not None and bool(blocking_failures(newest[1]))

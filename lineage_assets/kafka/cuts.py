@@ -43,7 +43,8 @@ class SlicedTopic:
         at = {cut.at: cut for cut in self.cuts}
         if piece.start not in at:
             return {}
-        closing = at.get(piece.end, Cut(piece.end, self.end))
+        # Never below the opening cut: another process may have taken that one since the ends were asked for.
+        closing = at.get(piece.end) or next_cut(at[piece.start], piece.end, self.end)
         return ranges_between(at[piece.start], closing)
 
     def slices(self) -> list[tuple[Slice, Ranges]]:

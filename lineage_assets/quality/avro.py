@@ -74,7 +74,8 @@ def reading(contract: Contract, writer_schema: str) -> Reading:
     prefix = "c"
     while any(name.startswith(prefix) for name in own):
         prefix += "_"
-    tail = {"name": f"{prefix}tail", "type": {"type": "fixed", "name": f"{prefix}tail_bytes", "size": TAIL_BYTES}}
+    tail_name = f"{prefix}tail"
+    tail = {"name": tail_name, "type": {"type": "fixed", "name": f"{prefix}tail_bytes", "size": TAIL_BYTES}}
     named = _Names()
     named.learn(writer, writer.get("namespace"))
     namespace = _namespace(writer, None)
@@ -93,7 +94,7 @@ def reading(contract: Contract, writer_schema: str) -> Reading:
         writer=json.dumps({**writer, "fields": [*writer["fields"], tail]}),
         reader=json.dumps({**head, "fields": [*read, tail]}),
         fields=tuple(fields),
-        tail=tail["name"],
+        tail=tail_name,
     )
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lineage_assets.quality.contract import Contract
-
 from lineage_assets.lineage.fates import Balance, Fate
 from lineage_assets.lineage.offsets import Ranges
 from lineage_assets.lineage.record import CheckOutcome, Severity
+from lineage_assets.quality.contract import Contract
 
 DECODABLE = "decodable"
 CONSERVATION = "conservation"
@@ -87,7 +86,7 @@ class Tally:
         found = [failing for reason, failing in self.reasons.items() if gave(reason)]
         return Failing(
             sum(failing.count for failing in found),
-            tuple(sorted(one for failing in found for one in failing.examples)[:3]),
+            tuple(sorted((one for failing in found for one in failing.examples), key=_place)[:3]),
         )
 
     @property
@@ -99,6 +98,11 @@ class Tally:
     def with_value(self) -> int:
         """Records that the contract was asked about."""
         return self.fate(Fate.ok) + self.fate(Fate.dead) + self.fate(Fate.duplicate)
+
+
+def _place(example: str) -> list[int]:
+    """Partition and offset of `topic/partition@offset`, as numbers: 9 comes before 10."""
+    return [int(number) for number in example.rpartition("/")[2].split("@")]
 
 
 def outcomes(contract: Contract, tally: Tally, unique_by: Sequence[str]) -> tuple[CheckOutcome, ...]:

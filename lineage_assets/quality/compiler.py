@@ -140,9 +140,7 @@ def _declared(made: _Rules, check: Any, severity: Severity, where: str) -> Rule:
     """A rule of one pandera check."""
     kind = _CHECK_NAMES.get(check.name, check.name)
     if kind not in rules.SUPPORTED or not check.statistics:
-        raise ContractError(
-            f"{where}: the check {check.name} cannot run in Spark", remedy=f"supported are {CHECKS}"
-        )
+        raise ContractError(f"{where}: the check {check.name} cannot run in Spark", remedy=f"supported are {CHECKS}")
     arguments = _arguments(kind, check.statistics)
     try:
         sql = rules.check_sql(kind, arguments, made.column, made.type)
@@ -181,7 +179,9 @@ def _arguments(kind: str, statistics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _said(arguments: Mapping[str, Any]) -> str:
-    named = [_text(v) if n in ("value", "pattern", "string", "values") else f"{n}={_text(v)}" for n, v in arguments.items()]
+    named = [
+        _text(v) if n in ("value", "pattern", "string", "values") else f"{n}={_text(v)}" for n, v in arguments.items()
+    ]
     text = ", ".join(named)
     return text if len(text) <= VALUES_SHOWN else text[: VALUES_SHOWN - 1] + "…"
 

@@ -53,7 +53,11 @@ def _key(path: Path, class_name: str) -> str:
     """All that a compiled contract depends on: the folder's code, which it may import, this package's, and pandera."""
     digest = hashlib.sha256(f"{path}\0{class_name}\0{importlib.metadata.version('pandera')}".encode())
     package = Path(__file__).parent
-    sources = [package.parent / "lineage" / "names.py", *sorted(package.glob("*.py")), *sorted(path.parent.glob("*.py"))]
+    sources = [
+        package.parent / "lineage" / "names.py",
+        *sorted(package.glob("*.py")),
+        *sorted(path.parent.glob("*.py")),
+    ]
     for source in sources:
         content = source.read_bytes()
         digest.update(f"\0{source.name}\0{len(content)}\0".encode())
@@ -88,7 +92,9 @@ def _compile(path: Path, class_name: str) -> Contract:
     models = [n for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, pa.DataFrameModel)]
     if model is None:
         remedy = _nearest(class_name, [n for n in models if n != "DataFrameModel"])
-        raise ContractError(f"{path}: it has no class {class_name}", remedy=remedy or "declare a pandera DataFrameModel")
+        raise ContractError(
+            f"{path}: it has no class {class_name}", remedy=remedy or "declare a pandera DataFrameModel"
+        )
     if class_name not in models:
         raise ContractError(
             f"{where(None)} is not a pandera DataFrameModel",

@@ -141,7 +141,9 @@ def _listed(values: Iterable[Any], type_: str) -> str:
 
 def _length(name: str, _: str, arguments: Mapping[str, Any]) -> str:
     bounds = {"exact_value": "=", "min_value": ">=", "max_value": "<="}
-    parts = [f"char_length({name}) {symbol} {int(arguments[key])}" for key, symbol in bounds.items() if key in arguments]
+    parts = [
+        f"char_length({name}) {symbol} {int(arguments[key])}" for key, symbol in bounds.items() if key in arguments
+    ]
     if not parts:
         raise Uncompilable("str_length without a bound")
     return "(" + " AND ".join(parts) + ")"

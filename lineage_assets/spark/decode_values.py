@@ -22,24 +22,26 @@ _PER_SECOND = {"epoch_s": 1, "epoch_ms": 1_000, "epoch_us": 1_000_000}
 
 
 class Found(NamedTuple):
-    """`value` has the contract's type. `wrong` names the type of a value that is not one: null if it is, or is absent."""
+    """What stands in a field: the value as the contract's type, null where it is none; whether anything stands there at
+    all; the name of the type that it has."""
 
     value: Expression
-    wrong: Expression
+    present: Expression
+    type_name: Expression
 
     def where(self, condition: Expression, other: Found | None) -> Found:
         """This where a condition holds, else the other."""
         if other is None:
-            return Found(F.when(condition, self.value), F.when(condition, self.wrong))
+            return Found(*(F.when(condition, part) for part in self))
         return Found(*(F.when(condition, a).otherwise(b) for a, b in zip(self, other, strict=True)))
 
 
 def parsed_from(column: Column, member: Expression, type_: Expression) -> Found:
     """A field of a JSON object, given as VARIANT (null where the object has no such field) and its type's name."""
     family = column.type.partition("(")[0]
-    absent = member.isNull() | (type_ == "VOID")
+    present = type_ != "VOID"
     if column.encoding == "json":
-        return Found(F.when(~absent, F.to_json(member)), F.lit(None))
+        return Found(F.when(present, F.to_json(member)), present, type_)
     text = F.when(type_ == "STRING", F.try_variant_get(member, "$", "string"))
     # BIGINT, or a decimal without places: JSON knows no difference between 5 and 5.0.
     whole = (type_ == "BIGINT") | type_.endswith(",0)")
@@ -60,19 +62,16 @@ def parsed_from(column: Column, member: Expression, type_: Expression) -> Found:
         value = F.when((type_ == "BIGINT") | exact, F.try_variant_get(member, "$", column.type))
     else:
         value = _from_text(text, family)
-    kind = F.regexp_extract(type_, "^[A-Z]+", 0)
-    return Found(value, F.when(~absent & value.isNull(), kind))
+    return Found(value, present, F.regexp_extract(type_, "^[A-Z]+", 0))
 
 
 def arrived_as(column: Column, field: Expression, type_: str) -> Found:
     """A field of an Avro record, given as the Spark type that from_avro made of the writer's."""
     value = _converted(column, field, type_)
-    found = F.lit(type_.partition("(")[0])
-    if value is None:
-        return Found(F.lit(None), F.when(field.isNotNull(), found))
+    name = F.lit(type_.partition("(")[0])
     if type_ == "STRING":
-        found = F.when(F.is_valid_utf8(field), found).otherwise("invalid UTF-8")
-    return Found(value, F.when(field.isNotNull() & value.isNull(), found))
+        name = F.when(F.is_valid_utf8(field), name).otherwise("invalid UTF-8")
+    return Found(F.lit(None).cast(column.type) if value is None else value, field.isNotNull(), name)
 
 
 def _converted(column: Column, field: Expression, type_: str) -> Expression | None:

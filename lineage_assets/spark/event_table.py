@@ -9,14 +9,21 @@ import hashlib
 import json
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import lineage_assets
 from lineage_assets.errors import ContractError
 from lineage_assets.lineage.slices import Grain
 from lineage_assets.quality.contract import Contract
 
+if TYPE_CHECKING:
+    from sqlglot.errors import ParseError
+
 RECORDS = "records"
 """The name by which a table's `select` sees the decoded records."""
+
+GENERATORS = frozenset({"inline_outer", "variant_explode", "variant_explode_outer"})
+"""Spark's functions of many rows that sqlglot does not know as such."""
 
 LINEAGE_COLUMNS = {"_partition": "int", "_offset": "bigint", "_timestamp": "timestamp", "_late_by_s": "bigint"}
 """What every row of silver carries beside its own columns, and `_slice`."""
@@ -83,7 +90,7 @@ def row_wise(sql: str, where: str) -> str:
     try:
         tree = sqlglot.parse_one(sql, dialect="spark")
     except sqlglot.errors.ParseError as error:
-        raise ContractError(f"{where}: not valid Spark SQL: {error}") from error
+        raise ContractError(f"{where}: not valid Spark SQL: {syntax_error(error)}") from error
     if not isinstance(tree, exp.Select):
         raise ContractError(f"{where}: expected one SELECT over {RECORDS}, got {tree.key.upper()}")
     tables = [table.sql(dialect="spark") for table in tree.find_all(exp.Table)]
@@ -91,10 +98,20 @@ def row_wise(sql: str, where: str) -> str:
         raise ContractError(
             f"{where}: reads {', '.join(tables) or 'nothing'}; expected FROM {RECORDS} and nothing else"
         )
-    many = (exp.Where, exp.Group, exp.Having, exp.Distinct, exp.Limit, exp.Join, exp.AggFunc, exp.Explode, exp.Lateral)
-    if found := tree.find(*many):
+    drop = (exp.Where, exp.Group, exp.Having, exp.Distinct, exp.Limit, exp.Fetch, exp.Offset, exp.Qualify, exp.AggFunc)
+    unknown = [one for one in tree.find_all(exp.Anonymous) if one.name.lower() in GENERATORS]
+    if found := tree.find(*drop, exp.Join, exp.UDTF, exp.Lateral) or next(iter(unknown), None):
         raise ContractError(
             f"{where}: {found.sql(dialect='spark')} can drop or multiply rows; silver keeps one row for each ok record",
             remedy="put a rule into the contract, or an own table after silver",
         )
     return tree.select(*(f"`{name}`" for name in LINEAGE_COLUMNS), dialect="spark").sql(dialect="spark")
+
+
+def syntax_error(error: ParseError) -> str:
+    """What sqlglot says of the first fault, in one line without terminal colours."""
+    if not error.errors:
+        return str(error)
+    first = error.errors[0]
+    said = str(first["description"]).split(" but got ")[0]
+    return f"{said} at {first['highlight']!r}, line {first['line']}, column {first['col']}"

@@ -134,7 +134,11 @@ def _commit(
         checks=outcomes(table.contract, tally, table.unique_by),
         stated=_stated(plan, tally),
     )
-    rows = decided.where(IN_SLICE).withColumn("contract", F.lit(table.contract.hash)).withColumn(tables.SLICE, F.lit(piece.key))
+    rows = (
+        decided.where(IN_SLICE)
+        .withColumn("contract", F.lit(table.contract.hash))
+        .withColumn(tables.SLICE, F.lit(piece.key))
+    )
     tables.ensure_table(job.spark, job.lake, record.asset, RAW, record, private=("key", "value", "headers", "reasons"))
     raw = tables.replace_slice(_files(rows.select(*RAW), tally.rows), job.lake, record.asset, record, tally.rows)
     silver = _commit_silver(job, decided, tally, record, raw)

@@ -6,6 +6,7 @@ Does not belong here: what is written.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -26,6 +27,9 @@ HAVE_STATISTICS = ("string", "bigint", "int", "double", "float", "timestamp", "d
 WITHOUT_STATISTICS = ("array", "map", "struct", "binary", "boolean")
 """Types of which Delta keeps no minimum and maximum: naming such a column for statistics is refused."""
 
+CREATE_TIMEOUT_S, CREATE_PAUSE_S = 60.0, 0.1
+"""Delta's IF NOT EXISTS takes a folder for a table: when it did nothing, another writer may not have committed yet."""
+
 
 def ensure_table(
     spark: SparkSession,
@@ -40,11 +44,15 @@ def ensure_table(
     `columns` maps names to Spark types; `private` ones get no file statistics, which would stand in the log for ever.
     Raises FatalError when a column exists with another type: rewriting history is nothing that a write may do.
     """
-    table = open_table(lake, asset)
-    if table is None:
+    until = time.monotonic() + CREATE_TIMEOUT_S
+    while (table := open_table(lake, asset)) is None:
         _create(spark, lake, asset, columns, record, private)
-        table = open_table(lake, asset)
-    assert table is not None
+        if time.monotonic() > until:
+            raise FatalError(
+                f"{lake.path(asset)} exists and is no table: a writer was stopped while it made it",
+                remedy="remove that folder, which holds no data, and run this again",
+            )
+        time.sleep(CREATE_PAUSE_S)
     present = {field.name: _spark_type(field.type) for field in table.schema().fields}
     for name, wanted in columns.items():
         if present.get(name, wanted) != wanted:
@@ -102,7 +110,9 @@ def _create(
 ) -> None:
     """CREATE TABLE, tolerating another writer that makes the same table at the same time."""
     indexed = ",".join(
-        f"`{name}`" for name, kind in columns.items() if name not in set(private) | {SLICE} and kind.startswith(HAVE_STATISTICS)
+        f"`{name}`"
+        for name, kind in columns.items()
+        if name not in set(private) | {SLICE} and kind.startswith(HAVE_STATISTICS)
     )
     properties = {"delta.enableRowTracking": "true", "delta.dataSkippingStatsColumns": indexed}
     spark.conf.set(USER_METADATA, records.to_json(replace(record, kind="create", slice=None)))

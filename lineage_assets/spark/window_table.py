@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import lineage_assets
 from lineage_assets.errors import ContractError
+from lineage_assets.spark.event_table import syntax_error
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -121,13 +122,13 @@ def _measure(name: str, text: str, where: str) -> Measure:
     try:
         tree = sqlglot.parse_one(text, dialect="spark")
     except sqlglot.errors.ParseError as error:
-        raise ContractError(f"{at}: not a Spark SQL expression: {error}") from error
+        raise ContractError(f"{at}: not a Spark SQL expression: {syntax_error(error)}") from error
     match tree:
         case exp.ApproxDistinct():
             return Measure(name, _argument(tree, at), Merge.theta)
-        case exp.Count() if tree.find(exp.Distinct):
+        case exp.Count() | exp.Sum() if tree.find(exp.Distinct):
             raise ContractError(
-                f"{at}: distinct counts of two slices cannot be added", remedy="use approx_count_distinct(…)"
+                f"{at}: distinct values of two slices cannot be added", remedy="use approx_count_distinct(…)"
             )
         case exp.Count() | exp.CountIf() | exp.Sum():
             return Measure(name, text, Merge.sum)

@@ -6,9 +6,9 @@ Belongs here: cli.py. Does not belong here: what single commands do.
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -60,7 +60,7 @@ def test_help_lists_the_commands_of_the_folder_without_importing_them(
 ) -> None:
     code, out = call(capsys, "--help")
     assert code == 0
-    assert "say-it" in out and "says it." in out and "broken" in out
+    assert "say-it" in out and "Says it." in out and "broken" in out
     assert "lineage_assets.commands.say_it" not in sys.modules
 
 
@@ -74,14 +74,15 @@ def test_a_wrong_call_ends_with_2(commands: Path, capsys: pytest.CaptureFixture[
     assert call(capsys, "up", "--nonsense")[0] == 2
 
 
-def test_help_comes_within_half_a_second(tmp_path: Path) -> None:
-    def seconds() -> float:
-        begun = time.monotonic()
+def test_help_takes_less_than_half_a_second_of_work(tmp_path: Path) -> None:
+    def cpu_s() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert lineage("--help", home=tmp_path).returncode == 0
-        return time.monotonic() - begun
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    # The best of three: another process may have the machine for a moment.
-    assert min(seconds() for _ in range(3)) < 0.5
+    # CPU, and the best of three: on a busy machine the clock tells of the others.
+    assert min(cpu_s() for _ in range(3)) < 0.5
 
 
 def test_status_of_nothing_is_json_for_scripts_and_exit_code_1(tmp_path: Path) -> None:

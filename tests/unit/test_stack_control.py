@@ -10,6 +10,8 @@ import os
 import shutil
 import socket
 import sys
+import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
@@ -219,12 +221,16 @@ def test_the_addresses_are_private_and_the_status_shows_no_secret(settings: Sett
 
 def test_memory_counts_processes_that_carry_the_home_in_their_environment(settings: Settings, tmp_path: Path) -> None:
     control.up(settings)
-    argv = (sys.executable, "-c", "import signal; signal.pause()", "dagster")
+    argv = (sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()", "dagster")
     for place, home in (("ours", settings.home), ("theirs", tmp_path / "elsewhere")):
         env = {**os.environ, "LINEAGE_HOME": str(home)}
         (tmp_path / place).mkdir()
         process.start(tmp_path / place, "dagster", argv, env=env, cwd=tmp_path, log=tmp_path / place / "log")
     try:
+        deadline = time.monotonic() + 20
+        while any(process.tail(tmp_path / place / "log") != "up" for place in ("ours", "theirs")):
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.01)
         rows = state.states(settings)
         assert [(row.part, row.note) for row in rows] == [("kafka", ""), ("dagster", "1 process")]
         assert state.total_memory_mb(rows) == sum(row.memory_mb for row in rows) > 10

@@ -73,6 +73,13 @@ def test_the_heap_is_a_setting(settings: Settings) -> None:
     assert "-Xmx3g" in spark.part(bigger, {"spark_port": 20001}).argv
 
 
+def test_more_java_options_may_be_given_and_win(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LINEAGE_SPARK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 '-Dname=a b'")
+    argv = spark.part(settings, {"spark_port": 20001}).argv
+    place = argv.index("-Dname=a b")
+    assert argv.index("-Xms512m") < place < argv.index("-cp")
+
+
 def test_a_lake_on_s3_without_an_s3_client_is_refused_with_what_to_set(settings: Settings) -> None:
     part = spark.part(settings.model_copy(update={"lake": "s3://bucket/lake"}), {"spark_port": 20001})
     with pytest.raises(StackError, match=r"s3://bucket/lake.*hadoop-aws"):

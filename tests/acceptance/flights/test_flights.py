@@ -21,6 +21,8 @@ from lineage_assets.lineage.record import CommitRecord
 from .produce import PARTITIONS, TOPIC
 from .story import LAYERS, Story, Truth
 
+pytestmark = pytest.mark.timeout(1_200)
+"""The first test waits for the whole story: minutes, and more of them on a machine that does other things as well."""
 TABLES = ("raw/flights", "silver/flights")
 MART = "marts/delays_by_carrier"
 
