@@ -22,7 +22,8 @@ def build_defs(defs_module: ModuleType | None = None) -> dg.Definitions:
     )
     with warnings.catch_warnings(), told_plainly(tree.defs_module_path):
         # Partitioned checks and components are previews of Dagster's; that is our decision, not news for a user.
-        warnings.simplefilter("ignore", (dg.PreviewWarning, dg.BetaWarning))
+        warnings.simplefilter("ignore", dg.PreviewWarning)
+        warnings.simplefilter("ignore", dg.BetaWarning)
         loaded = tree.build_defs_at_path(tree.defs_module_path)
         sensors = build_sensors(tree)
     return dg.Definitions.merge(

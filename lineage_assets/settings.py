@@ -60,7 +60,7 @@ class Settings(BaseSettings):
     registry_port: Port = 0
     spark_port: Port = 0
     ui_port: Port = 3000
-    spark_memory: str = Field("2g", pattern=r"^[0-9]+[mg]$", description="Heap of the embedded Spark server.")
+    spark_memory: str = Field("1536m", pattern=r"^[0-9]+[mg]$", description="Heap of the embedded Spark server.")
 
     slices_since: str = Field("2026-01-01", description="First slice of topics that name no `start` of their own.")
 

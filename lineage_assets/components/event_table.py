@@ -7,6 +7,7 @@ Does not belong here: the processing (spark/process.py), the wording of metadata
 # No postponed annotations here: Dagster reads the type of `context` and does not resolve text.
 
 from collections.abc import Iterator
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
@@ -153,7 +154,7 @@ def _assets(declared: EventTable, table: engine.EventTable, topic: Topic, lineag
         required_resource_keys={"pyspark"},
         op_tags={"dagster/kind": "spark"},
     )
-    def events(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult | dg.AssetCheckEvaluation]:
+    def events(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[Any] | dg.AssetCheckEvaluation]:
         from lineage_assets.kafka.cuts import slice_topic
         from lineage_assets.kafka.registry import Registry
         from lineage_assets.lineage.slices import Slice
@@ -182,7 +183,7 @@ def _specs(declared: EventTable, table: engine.EventTable, topic: Topic, lineage
     raw, silver = dg.AssetKey(["raw", table.name]), dg.AssetKey(["silver", table.name])
     source = dg.AssetKey(topic.path)
     silver_schema = metadata.silver_schema(table, lineage)
-    common = {
+    common: dict[str, Any] = {
         "group_name": declared.group or "events",
         "owners": declared.owners or topic.owners,
         "code_version": table.code,

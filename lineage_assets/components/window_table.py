@@ -7,6 +7,7 @@ Does not belong here: the SQL (spark/window_table.py), running it (spark/windows
 # No postponed annotations here: Dagster reads the type of `context` and does not resolve text.
 
 from collections.abc import Iterator
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
@@ -109,7 +110,7 @@ def _asset(table: engine.WindowTable, spec: dg.AssetSpec, grain: Grain) -> dg.As
         required_resource_keys={"pyspark"},
         op_tags={"dagster/kind": "spark"},
     )
-    def windows(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult]:
+    def windows(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[Any]]:
         from lineage_assets.lineage.slices import Slice
         from lineage_assets.spark.windows import WindowJob, make_slice
 

@@ -6,6 +6,7 @@ Belongs here: the bounded read, its options, the base columns of raw. Does not b
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ BASE = {
 """What raw keeps of each record as it came, in the words of Spark's Kafka source."""
 
 
-def read(spark: SparkSession, settings: Settings, topic: str, pieces: list[Ranges]) -> DataFrame:
+def read(spark: SparkSession, settings: Settings, topic: str, pieces: Sequence[Ranges]) -> DataFrame:
     """The records of some offset ranges, read_committed. A range that the log no longer holds fails the read.
 
     Each piece holds at most one range per partition. No piece: no row.

@@ -118,7 +118,7 @@ def _spread_keys(job: Job, decided: DataFrame) -> int:
         decided.where(F.col("fate") == Fate.ok.value).select("partition", *key).dropna(subset=[*job.table.unique_by])
     )
     spread = keyed.groupBy(*job.table.unique_by).agg(F.min("partition").alias("a"), F.max("partition").alias("b"))
-    return spread.where("a <> b").count()
+    return int(spread.where("a <> b").count())
 
 
 def _gaps(job: Job, ranges: Ranges, fates: Mapping[int, Mapping[Fate, int]]) -> dict[int, dict[str, int]]:

@@ -159,7 +159,8 @@ class Engine:
     def delete_records(self, upto: Mapping[int, int]) -> None:
         """What retention does: the log begins at these offsets from now on."""
         wanted = [TopicPartition(self.topic, partition, offset) for partition, offset in upto.items()]
-        for future in AdminClient(client_config(self.settings)).delete_records(wanted).values():
+        admin = AdminClient(client_config(self.settings))
+        for future in admin.delete_records(wanted).values():
             future.result(20)
 
     def delete_topic(self) -> None:
@@ -277,4 +278,5 @@ def fresh(
     try:
         yield Engine(settings, spark, EventTable(**declaration))
     finally:
-        AdminClient(client_config(stack)).delete_topics([name])[name].exception(20)
+        admin = AdminClient(client_config(stack))
+        admin.delete_topics([name])[name].exception(20)
