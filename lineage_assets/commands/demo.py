@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
     from lineage_assets.demo.story import Report
+    from lineage_assets.settings import Settings
 
 app = typer.Typer()
 
@@ -29,11 +31,10 @@ def demo(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from lineage_assets.settings import settings
     from lineage_assets.stack import control
     from lineage_assets.stack import dagster as dagster_processes
 
-    config = settings()
+    config = _with_first_slice()
     console = Console(stderr=True)
     control.up(config, lambda part, text: console.print(f"[bold]{part}[/]: {text}", highlight=False))
 
@@ -55,6 +56,20 @@ def demo(
     else:
         _print(report, address, f"{config.lake}/{config.env}")
     sys.exit(0 if report.equal else 1)
+
+
+def _with_first_slice() -> Settings:
+    """The settings; in a new home the demo's slices begin the day before its first hour, or the UI shows months of nothing."""
+    from lineage_assets.settings import settings
+
+    config = settings()
+    file = config.home / "lineage.toml"
+    if not file.exists() and "slices_since" not in config.model_fields_set:
+        config.home.mkdir(parents=True, exist_ok=True)
+        since = datetime.now(UTC) - timedelta(days=1)
+        file.write_text(f'# Written by `lineage demo`.\nslices_since = "{since:%Y-%m-%d}"\n')
+        settings.cache_clear()
+    return settings()
 
 
 def _print(report: Report, address: str | None, lake: str) -> None:

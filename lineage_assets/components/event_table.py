@@ -15,7 +15,7 @@ from pydantic import Field
 from lineage_assets.components.declared import folder, nearest, siblings, told_with_line
 from lineage_assets.components.topic import Topic
 from lineage_assets.errors import ContractError
-from lineage_assets.lineage.columns import Lineage, column_lineage
+from lineage_assets.lineage.columns import Lineage
 from lineage_assets.lineage.durations import seconds
 from lineage_assets.lineage.names import node_name
 from lineage_assets.quality import checks
@@ -122,9 +122,7 @@ class EventTable(dg.Component, dg.Model, dg.Resolvable):
 
 def silver_lineage(table: engine.EventTable) -> Lineage:
     """Columns of silver with their types and the contract's columns that each comes from."""
-    found = column_lineage(
-        table.select_sql, "spark", {engine.RECORDS: {one.column: one.type for one in table.contract.columns}}
-    )
+    found = table.lineage
     if found.unresolved:
         raise ContractError(
             f"cannot tell where {', '.join(found.unresolved)} of silver/{table.name} comes from",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +17,13 @@ from typing import Any
 import dagster as dg
 
 from lineage_assets.components.event_table import EventTable
+from lineage_assets.components.marts import DbtMarts
 from lineage_assets.components.topic import Topic
 from lineage_assets.components.window_table import WindowTable
 from lineage_assets.errors import LineageError
-from lineage_assets.lineage.commits import commits, newest_by_slice
+from lineage_assets.lineage.commits import Lake, commits, newest_by_slice
 from lineage_assets.lineage.slices import Slice
+from lineage_assets.marts.state import behind as marts_behind
 from lineage_assets.reporting import topics as reporting
 from lineage_assets.reporting.behind import events_behind, slices_behind
 from lineage_assets.reporting.instance import without_known
@@ -29,6 +31,7 @@ from lineage_assets.settings import Settings, settings
 
 CATCH_UP = "lineage/catch_up"
 WANT = "lineage/want"
+MARTS = "marts"
 TRIES = 3
 """A slice that failed three times for one wanted state waits for new data, or for a person."""
 RUNS_A_TICK = 8
@@ -59,7 +62,12 @@ def build_sensors(tree: dg.ComponentTree) -> list[dg.SensorDefinition]:
         Flow(by_name[one.topic], one, tuple(w for w in windows if w.source == f"silver/{one.name}"))
         for one in tree.get_all_components(of_type=EventTable)
     ]
-    return [_topics_sensor(topics, flows), _catch_up_sensor(flows)] if topics else []
+    marts = {
+        mart: inputs
+        for one in tree.get_all_components(of_type=DbtMarts)
+        for mart, inputs in one.inputs(tree.load_context).items()
+    }
+    return [_topics_sensor(topics, flows), _catch_up_sensor(flows, marts)] if topics else []
 
 
 def _topics_sensor(topics: Sequence[Topic], flows: Sequence[Flow]) -> dg.SensorDefinition:
@@ -94,13 +102,13 @@ def _declared(topic: Topic) -> reporting.TopicAsset:
     return reporting.TopicAsset(dg.AssetKey(topic.path), topic.name, topic.format, topic.grain, topic.since)
 
 
-def _catch_up_sensor(flows: Sequence[Flow]) -> dg.SensorDefinition:
+def _catch_up_sensor(flows: Sequence[Flow], marts: Mapping[str, Sequence[str]]) -> dg.SensorDefinition:
     @dg.sensor(
         name="catch_up",
         minimum_interval_seconds=15,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        asset_selection=[key for flow in flows for key in _all_keys(flow)],
-        description="Asks for the slices whose tables are older than what they are made from. Held slices wait.",
+        asset_selection=[*(key for flow in flows for key in _all_keys(flow)), *map(_key, marts)],
+        description="Asks for slices and marts that are older than what they are made from. Held slices wait.",
     )
     def catch_up(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         requests: list[dg.RunRequest] = []
@@ -111,6 +119,8 @@ def _catch_up_sensor(flows: Sequence[Flow]) -> dg.SensorDefinition:
                     break
                 if not _busy(context.instance, flow.table.name):
                     requests += _requests(context.instance, settings(), flow)
+        if not requests and not _busy(context.instance, MARTS):
+            requests += _mart_requests(context.instance, settings().lake_env, marts)
         problems.told(context, bool(requests))
         said = None if requests else "nothing is behind, or it is being made"
         return dg.SensorResult(run_requests=requests, skip_reason=said)
@@ -145,6 +155,26 @@ def _requests(instance: dg.DagsterInstance, config: Settings, flow: Flow) -> Ite
                 asset_selection=list(dict.fromkeys(selection)),
                 tags={CATCH_UP: _digest(name), WANT: want},
             )
+
+
+def _mart_requests(
+    instance: dg.DagsterInstance, lake: Lake, marts: Mapping[str, Sequence[str]]
+) -> Iterator[dg.RunRequest]:
+    """One run for all marts that are behind, once the slices that they read have been asked for."""
+    wanted = marts_behind(lake, marts)
+    inputs = sorted({one for mart in wanted for one in marts[mart] if one not in wanted})
+    want = _digest([wanted, [(one, [commit.version for commit in commits(lake, one, 1)]) for one in inputs]])
+    tries = instance.get_runs_count(dg.RunsFilter(tags={WANT: want}))
+    if wanted and tries < TRIES:
+        yield dg.RunRequest(
+            run_key=f"{MARTS}:{want}:{tries}",
+            asset_selection=[_key(mart) for mart in wanted],
+            tags={CATCH_UP: _digest(MARTS), WANT: want},
+        )
+
+
+def _key(asset: str) -> dg.AssetKey:
+    return dg.AssetKey(asset.split("/"))
 
 
 def _only_failures(instance: dg.DagsterInstance, want: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
 from typing import Any
 
 import pandera.pandas as pa
@@ -23,7 +24,10 @@ Where = Callable[[str | None], str]
 """Names the place of a field, or of the class, for messages."""
 
 METADATA = ("format", "pii", "tags", "max_share", "severity", "epoch", "json")
-TYPES = "str, int, numpy.int32, float, numpy.float32, bool, datetime, date, Decimal (precision and scale in dtype_kwargs), bytes"
+TYPES = (
+    "str, int, numpy.int32, float, numpy.float32, bool, datetime, date, bytes, "
+    'pa.Decimal with dtype_kwargs={"precision": …, "scale": …}'
+)
 CHECKS = ", ".join(rules.SUPPORTED) + ", and metadata={'format': …}"
 DEFAULT_MAX_SHARE = 0.05
 VALUES_SHOWN = 160
@@ -236,7 +240,10 @@ def _type(declared: Any, annotation: Any) -> str | None:
     if annotation is bytes:
         return "binary"
     if isinstance(declared, dtypes.Decimal):
-        # pandera's default precision is 28; Spark and Delta end at 38.
+        if annotation is Decimal:
+            # It says nothing of places, and pandera would take none.
+            return None
+        # Spark and Delta end at 38 digits.
         fits = 0 <= declared.scale <= declared.precision <= 38
         return f"decimal({declared.precision},{declared.scale})" if fits else None
     # A Timestamp is a Date to pandera.

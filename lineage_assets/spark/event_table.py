@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import lineage_assets
 from lineage_assets.errors import ContractError
+from lineage_assets.lineage.columns import Lineage, column_lineage
 from lineage_assets.lineage.slices import Grain
 from lineage_assets.quality.contract import Contract
 
@@ -66,9 +67,19 @@ class EventTable:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
+    def lineage(self) -> Lineage:
+        """Columns of silver's SQL with their types, and the contract's columns that each comes from."""
+        return column_lineage(
+            self.select_sql, "spark", {RECORDS: {one.column: one.type for one in self.contract.columns}}
+        )
+
+    @property
     def private_columns(self) -> tuple[str, ...]:
-        """Columns that get no file statistics in silver: those tagged `pii`."""
-        return tuple(column.column for column in self.contract.columns if "pii" in column.tags)
+        """Columns that get no file statistics in silver: those made of a field tagged `pii`, whatever their name."""
+        private = {one.column for one in self.contract.columns if "pii" in one.tags}
+        return tuple(
+            name for name, sources in self.lineage.columns.items() if any(one.column in private for one in sources)
+        )
 
     @property
     def select_sql(self) -> str:
