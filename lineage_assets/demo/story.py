@@ -5,16 +5,12 @@ Belongs here: the order of the story and its report's numbers. Does not belong h
 
 from __future__ import annotations
 
-import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import dagster as dg
-from dagster._core.execution.plan.objects import StepFailureData
-
+from lineage_assets import runs
 from lineage_assets.definitions import build_defs
 from lineage_assets.demo.produce import produce_clicks, stored_truth
 from lineage_assets.demo.shop import HourTruth, Truth
@@ -23,7 +19,6 @@ from lineage_assets.kafka import client
 from lineage_assets.lineage.commits import Lake, blocking_failures, commits, newest_by_slice, open_table
 from lineage_assets.lineage.fates import Fate
 from lineage_assets.settings import Settings
-from lineage_assets.stack import dagster as dagster_processes
 
 TOPIC = "clicks"
 TABLES = ("raw", "silver", "dead_letters", "late")
@@ -85,15 +80,15 @@ def materialize(settings: Settings, truth: Truth, progress: Progress) -> None:
     keys = {key.to_user_string() for key in definitions.resolve_all_asset_keys()}
     tables = [f"{layer}/{TOPIC}" for layer in TABLES] + sorted(key for key in keys if key.startswith("gold/"))
     marts = sorted(key for key in keys if key.startswith("marts/"))
-    with _instance(settings) as instance:
+    with runs.instance(settings) as instance:
         progress("reporting the topic", 0, 1)
-        _report_topic(definitions, instance)
+        runs.report_topics(definitions, instance)
         for number, key in enumerate(truth.hours):
             progress(f"materializing {key}", number, len(truth.hours))
-            if (failure := _run(definitions, instance, tables, key)) and not _held(settings, key):
+            if (failure := runs.run(definitions, instance, tables, key)) and not _held(settings, key):
                 raise FatalError(f"materializing {key} failed: {failure}", remedy="see the run in the UI: lineage dev")
         progress("building the marts", 0, 1)
-        if failure := _run(definitions, instance, marts, None):
+        if failure := runs.run(definitions, instance, marts, None):
             raise FatalError(f"building the marts failed: {failure}", remedy="see the run in the UI: lineage dev")
         progress("materialized", 1, 1)
 
@@ -140,35 +135,6 @@ def published_marts(settings: Settings) -> list[str]:
 
 def _truth(hour: HourTruth) -> dict[str, int]:
     return {"records": hour.records, **hour.fates, "late": hour.late}
-
-
-@contextmanager
-def _instance(settings: Settings) -> Iterator[dg.DagsterInstance]:
-    """The Dagster instance of this home."""
-    dagster_processes.ensure_instance(settings)
-    os.environ.update(dagster_processes.environment(settings))
-    with dg.DagsterInstance.get() as instance:
-        yield instance
-
-
-def _report_topic(definitions: dg.Definitions, instance: dg.DagsterInstance) -> None:
-    """One tick of the topics' sensor, which the daemon is not yet there to run."""
-    sensor = definitions.resolve_sensor_def("kafka_topics")
-    result = sensor(dg.build_sensor_context(instance=instance, definitions=definitions))
-    assert isinstance(result, dg.SensorResult)
-    for event in result.asset_events:
-        instance.report_runless_asset_event(event)
-
-
-def _run(definitions: dg.Definitions, instance: dg.DagsterInstance, assets: list[str], partition: str | None) -> str:
-    """Make some assets in this process, as a run that the UI shows. Returns why it failed, or nothing."""
-    keys = [dg.AssetKey(asset.split("/")) for asset in assets]
-    job = definitions.resolve_implicit_global_asset_job_def().get_subset(asset_selection=set(keys))
-    quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
-    result = job.execute_in_process(run_config=quiet, instance=instance, partition_key=partition, raise_on_error=False)
-    failures = [event.event_specific_data for event in result.all_events if event.is_step_failure]
-    said = [data.error_display_string for data in failures if isinstance(data, StepFailureData)]
-    return "" if result.success else "\n".join(said) or "no step says why"
 
 
 def _held(settings: Settings, key: str) -> bool:

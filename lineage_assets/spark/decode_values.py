@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from lineage_assets.quality.contract import Column
 
-_INSTANT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?(Z|[+-][0-9]{2}:[0-9]{2})\z"
+_INSTANT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})\z"
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}\z"
 _FIRST_S, _LAST_S = -62_135_596_800, 253_402_300_799
 """Years 1 to 9999, in seconds: what every reader of a Delta table can hold. Beyond lies a wrong unit, not a date."""

@@ -91,21 +91,22 @@ class Ui:
         )["assetNodes"]
         return {_key(node["assetKey"]): node for node in nodes}
 
-    def partition_statuses(self, asset: str) -> dict[str, set[str]]:
-        """Status (`MATERIALIZED`, `FAILED`, …) -> the first and last keys of its ranges, as the partition bar shows."""
+    def declared_metadata(self, node: Mapping[str, Any]) -> dict[str, Any]:
+        """The metadata of an asset of `assets`, by its label."""
+        return metadata(node["metadataEntries"])
+
+    def uncovered(self, asset: str, partitions: Sequence[str], status: str) -> set[str]:
+        """Those of some partitions that the partition bar does not show in a status such as `MATERIALIZED`.
+
+        Keys of slices sort as their times, so a range of the bar covers what lies between its ends.
+        """
         node = self.ask(
             """query Bar($k: AssetKeyInput!) { assetNodeOrError(assetKey: $k) { ... on AssetNode {
                  assetPartitionStatuses { ... on TimePartitionStatuses { ranges { status startKey endKey } } } } } }""",
             k=_input(asset),
         )["assetNodeOrError"]
-        found: dict[str, set[str]] = {}
-        for one in node["assetPartitionStatuses"]["ranges"]:
-            found.setdefault(one["status"], set()).update({one["startKey"], one["endKey"]})
-        return found
-
-    def materialized(self, asset: str, keys: Sequence[str]) -> set[str]:
-        """Those of some partitions that were ever materialized."""
-        return {key for key in keys if self.materializations(asset, key)}
+        ranges = [one for one in node["assetPartitionStatuses"]["ranges"] if one["status"] == status]
+        return {key for key in partitions if not any(one["startKey"] <= key <= one["endKey"] for one in ranges)}
 
     def materializations(self, asset: str, partition: str | None, limit: int = 1) -> list[dict[str, Any]]:
         """The newest materializations, newest first, each with its metadata by name."""
