@@ -3,6 +3,8 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+# Company networks sign with their own authority: trust what the system trusts.
+export UV_SYSTEM_CERTS := true
 
 .PHONY: help setup demo test quick lint lock clean
 

@@ -60,9 +60,10 @@ class Reading:
 def reading(contract: Contract, writer_schema: str) -> Reading:
     """How to read one writer's payloads. ContractError when the schema is not that of a record.
 
-    The reader's schema has the contract's fields only, each with the writer's type, so that resolution never fails and
-    what the contract does not name is skipped; whether the type fits is decided per record. Fields get names of ours,
-    with the writer's as alias: Spark would not tell apart names that differ only by case.
+    The reader's schema has the writer's fields with the writer's types, so that resolution never fails; whether a type
+    fits is decided for each record. Fields that no contract names are read too: Avro skips without looking, and a
+    negative length in a skipped field would send it backwards, for ever. Only recursive types, which Spark refuses, are
+    skipped. Fields get names of ours, with the writer's as alias: Spark would not tell apart names that differ by case.
     """
     try:
         writer = json.loads(writer_schema)
@@ -70,30 +71,29 @@ def reading(contract: Contract, writer_schema: str) -> Reading:
         raise ContractError("the writer's schema is not JSON", remedy="look at it in the registry") from error
     if not isinstance(writer, dict) or writer.get("type") != "record":
         raise ContractError("the writer's schema is not a record", remedy="events are records")
-    own = {field["name"]: field for field in writer["fields"]}
+    own = [field["name"] for field in writer["fields"]]
     prefix = "c"
     while any(name.startswith(prefix) for name in own):
         prefix += "_"
     tail_name = f"{prefix}tail"
     tail = {"name": tail_name, "type": {"type": "fixed", "name": f"{prefix}tail_bytes", "size": TAIL_BYTES}}
     named = _Names()
-    named.learn(writer, writer.get("namespace"))
+    named.learn(writer, None)
     namespace = _namespace(writer, None)
-    fields: list[ReadField | None] = []
+    named.open.append(_full_name(writer["name"], writer.get("namespace")))
+    found: dict[str, ReadField] = {}
     read: list[dict[str, Any]] = []
-    for number, column in enumerate(contract.columns):
-        field = own.get(column.field)
-        if field is None:
-            fields.append(None)
-            continue
-        name = f"{prefix}{number}"
-        fields.append(ReadField(name, named.spark_type(field["type"], namespace)))
-        read.append({"name": name, "aliases": [column.field], "type": named.whole(field["type"], namespace)})
+    for number, field in enumerate(writer["fields"]):
+        whole = named.finite(field["type"], namespace)
+        if whole is not None:
+            name = f"{prefix}{number}"
+            found[field["name"]] = ReadField(name, named.spark_type(field["type"], namespace))
+            read.append({"name": name, "aliases": [field["name"]], "type": whole})
     head = {key: writer[key] for key in ("type", "name", "namespace") if key in writer}
     return Reading(
         writer=json.dumps({**writer, "fields": [*writer["fields"], tail]}),
         reader=json.dumps({**head, "fields": [*read, tail]}),
-        fields=tuple(fields),
+        fields=tuple(found.get(column.field) for column in contract.columns),
         tail=tail_name,
     )
 
@@ -111,6 +111,8 @@ class _Names:
     def __init__(self) -> None:
         self.known: dict[str, tuple[dict[str, Any], str | None]] = {}
         self.written: set[str] = set()
+        self.open: list[str] = []
+        self.recursive = False
 
     def learn(self, schema: Any, outer: str | None) -> None:
         """Remember every named type with the namespace around it."""
@@ -130,6 +132,14 @@ class _Names:
             if isinstance(kind, dict | list):
                 self.learn(kind, outer)
 
+    def finite(self, schema: Any, outer: str | None) -> Any:
+        """The schema as `whole` answers it; None when it refers to itself."""
+        written, self.recursive = set(self.written), False
+        made = self.whole(schema, outer)
+        if self.recursive:
+            self.written = written
+        return None if self.recursive else made
+
     def whole(self, schema: Any, outer: str | None) -> Any:
         """The schema with each named type defined where it first stands, under its full name."""
         if isinstance(schema, list):
@@ -139,6 +149,7 @@ class _Names:
                 return schema
             full = _full_name(schema, outer)
             full = full if full in self.known else schema
+            self.recursive |= full in self.open
             if full in self.written or full not in self.known:
                 return full
             definition, around = self.known[full]
@@ -157,7 +168,9 @@ class _Names:
         made["name"] = full.rpartition(".")[2]
         made["namespace"] = full.rpartition(".")[0]
         if kind == "record":
+            self.open.append(full)
             made["fields"] = [{**one, "type": self.whole(one["type"], inside)} for one in schema["fields"]]
+            self.open.pop()
         return made
 
     def spark_type(self, schema: Any, outer: str | None) -> str:

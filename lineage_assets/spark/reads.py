@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lineage_assets.errors import FatalError
 from lineage_assets.kafka import client
 from lineage_assets.lineage.commits import Commit, by_slice, held_ranges
-from lineage_assets.lineage.offsets import OffsetRange, Ranges, clip, minus, span
+from lineage_assets.lineage.offsets import OffsetRange, Ranges, clip, merge, minus, span
 from lineage_assets.lineage.slices import Slice
 from lineage_assets.spark import kafka_source, tables
 from lineage_assets.spark.job import Job
@@ -36,8 +36,9 @@ class Plan:
 
 def plan_reads(job: Job, piece: Slice, history: Sequence[Commit]) -> Plan:
     """Split what a slice covers by where its bytes are. Raises FatalError when all that raw lacks is gone."""
-    wanted = job.topic.ranges(piece)
     held = held_ranges(by_slice(history).get(piece.key, ()), job.topic.topic.id)
+    # Another run may have seen more of the open slice than this one: what raw holds is never given back.
+    wanted = merge(job.topic.ranges(piece), held)
     to_read: list[Ranges] = []
     lost: dict[int, OffsetRange] = {}
     for missing in minus(wanted, held):

@@ -115,7 +115,9 @@ def _spread_keys(job: Job, decided: DataFrame) -> int:
         return 0
     key = [F.col("record").getField(name).alias(name) for name in job.table.unique_by]
     keyed = (
-        decided.where(F.col("fate") == Fate.ok.value).select("partition", *key).dropna(subset=[*job.table.unique_by])
+        decided.where(F.col(IN_SLICE) & (F.col("fate") == Fate.ok.value))
+        .select("partition", *key)
+        .dropna(subset=[*job.table.unique_by])
     )
     spread = keyed.groupBy(*job.table.unique_by).agg(F.min("partition").alias("a"), F.max("partition").alias("b"))
     return int(spread.where("a <> b").count())

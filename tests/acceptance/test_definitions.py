@@ -29,12 +29,12 @@ WATCHED = """
 import json, sys
 met = []
 def hook(event, arguments):
-    if event in ("socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo", "socket.gethostbyname"):
+    if event in ("socket.connect", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo", "socket.gethostbyname"):
         met.append([event, repr(arguments[-1])])
 sys.addaudithook(hook)
 """
-"""An audit hook sees every socket that Python opens, whichever library opens it. librdkafka, which does not ask Python, is
-not loaded: its module is looked for below."""
+"""An audit hook sees every connection and look-up of Python's sockets, whichever library makes it. Clients that do not ask
+Python (librdkafka, gRPC's core) are looked for as modules below. A bind reaches nobody: urllib3 learns of IPv6 by one."""
 
 TELL = """
 from lineage_assets.definitions import build_defs

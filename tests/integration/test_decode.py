@@ -473,7 +473,7 @@ def test_no_payload_stops_the_query_and_each_is_judged_as_by_another_decoder(
 ) -> None:
     chance = random.Random(3)
     payload = wire(WRITER, GOOD)
-    values = [mutated(chance, payload) for _ in range(1500)]
+    values = [mutated(chance, payload) for _ in range(5000)]
     rows = avro_rows(spark, load_contract(contract_file, "Wide"), values, {7: WRITER})
     assert len(rows) == len(values)
     assert {row.fate for row in rows} == {"ok", "dead"}
@@ -482,9 +482,12 @@ def test_no_payload_stops_the_query_and_each_is_judged_as_by_another_decoder(
             # What was decoded ends where the payload ends, so a strict decoder reads the same.
             source = io.BytesIO(value[5:])
             try:
-                found = fastavro.schemaless_reader(source, fastavro.parse_schema(dict(WRITER)), None)
-            except (UnicodeDecodeError, OverflowError, ValueError):
-                assert row.reasons
+                found = fastavro.schemaless_reader(
+                    source, fastavro.parse_schema(dict(WRITER)), None, handle_unicode_errors="replace"
+                )
+            except (OverflowError, ValueError) as error:
+                # Days and instants beyond Python's: read by Spark, and named in the reasons.
+                assert row.reasons, error
                 continue
             assert source.read() == b""
             assert row.record.n == found["n"]

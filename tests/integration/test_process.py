@@ -39,8 +39,8 @@ from tests.integration.engine import (
     check,
     contract_of,
     event,
-    fresh,
     framed,
+    fresh,
     minute_ms,
     record_of,
     slice_of,
@@ -380,7 +380,7 @@ def test_files_of_private_columns_have_no_statistics(stack: Settings, spark: Spa
         people.send(Sent(json.dumps({"id": "a", "mail": "ann@secret.com"}).encode(), 1, key=b"ann@secret.com"))
         people.process("10")
 
-        logs = [one.read_text() for one in tmp_path.rglob("_delta_log/*.json")]
+        logs = [one.read_text() for layer in ("raw", "silver") for one in tmp_path.rglob(f"{layer}/*/_delta_log/*.json")]
 
         assert len(logs) == 4
         assert not any("ann@secret" in one for one in logs)

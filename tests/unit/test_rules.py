@@ -151,35 +151,48 @@ def contract_of(*fields: str) -> Contract:
     return Contract("C", tuple(Column(field, f"col{i}", "string") for i, field in enumerate(fields)))
 
 
-def test_the_reader_takes_only_the_contracts_fields_by_alias() -> None:
+def test_the_reader_has_the_writers_fields_under_other_names() -> None:
     writer = {
         "type": "record",
         "name": "R",
         "fields": [{"name": "userId", "type": "int"}, {"name": "UserID", "type": ["null", "long"]}],
     }
     found = reading(contract_of("UserID", "missing", "userId"), json.dumps(writer))
-    assert [None if one is None else one.type for one in found.fields] == ["BIGINT", None, "INT"]
+    assert [None if one is None else (one.name, one.type) for one in found.fields] == [
+        ("c1", "BIGINT"),
+        None,
+        ("c0", "INT"),
+    ]
     reader = json.loads(found.reader)
-    assert [one.get("aliases") for one in reader["fields"]] == [["UserID"], ["userId"], None]
+    assert [one.get("aliases") for one in reader["fields"]] == [["userId"], ["UserID"], None]
     assert reader["fields"][-1] == json.loads(found.writer)["fields"][-1]
 
 
-def test_a_named_type_is_defined_where_the_reader_first_needs_it() -> None:
+def test_a_recursive_field_is_left_out_and_its_types_stay_known() -> None:
+    node = {
+        "type": "record",
+        "name": "Node",
+        "fields": [
+            {"name": "next", "type": ["null", "Node"]},
+            {"name": "kind", "type": {"type": "enum", "name": "E", "symbols": ["A"]}},
+        ],
+    }
     writer = {
         "type": "record",
         "name": "R",
         "namespace": "n.s",
         "fields": [
-            {"name": "dropped", "type": {"type": "enum", "name": "E", "symbols": ["A"]}},
+            {"name": "tree", "type": node},
+            {"name": "self", "type": {"type": "array", "items": "R"}},
             {"name": "kept", "type": "E"},
             {"name": "again", "type": ["null", "n.s.E"]},
         ],
     }
-    found = reading(contract_of("kept", "again"), json.dumps(writer))
+    found = reading(contract_of("tree", "self", "kept", "again"), json.dumps(writer))
     kept, again, _ = json.loads(found.reader)["fields"]
     assert kept["type"] == {"type": "enum", "name": "E", "namespace": "n.s", "symbols": ["A"]}
     assert again["type"] == ["null", "n.s.E"]
-    assert [one.type for one in found.fields if one] == ["STRING", "STRING"]
+    assert [one and one.type for one in found.fields] == [None, None, "STRING", "STRING"]
 
 
 @pytest.mark.parametrize(
