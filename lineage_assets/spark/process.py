@@ -6,7 +6,7 @@ Does not belong here: which offsets a slice covers (kafka/cuts.py), what an outc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from lineage_assets.lineage.fates import Fate
 from lineage_assets.lineage.record import CommitRecord, SchemaUse, TableInput, TopicInput, output_schema_hash
 from lineage_assets.lineage.schemas import fingerprint
 from lineage_assets.lineage.slices import Slice
-from lineage_assets.quality.checks import Tally, outcomes
+from lineage_assets.quality.checks import Failing, Tally, outcomes
 from lineage_assets.spark import tables
 from lineage_assets.spark.decide import IN_SLICE, decide, writers_of
 from lineage_assets.spark.event_table import LINEAGE_COLUMNS, RECORDS, row_wise
@@ -32,6 +32,7 @@ ATTEMPTS = 6
 """How often a slice is decided again after another writer of the same slice was first."""
 
 ROWS_A_FILE = 1_000_000
+MOST_REASONS = 40
 EARLY_MS = 300_000
 """How long before a slice begins its records are usually stamped at the earliest: on their way, by clocks that differ."""
 DECIDED = "lineage_decided"
@@ -124,7 +125,7 @@ def _commit(
         slice=piece.key,
         inputs=(topic,),
         counts={**{fate.value: tally.fate(fate) for fate in Fate}, "late": tally.late},
-        reasons={reason: failing.count for reason, failing in sorted(tally.reasons.items())},
+        reasons=_most_frequent(tally.reasons),
         schema=output_schema_hash(list(RAW.items())),
         contract=table.contract.hash,
         code=table.code,
@@ -167,6 +168,15 @@ def _commit_silver(job: Job, decided: DataFrame, tally: Tally, decision: CommitR
     tables.ensure_table(job.spark, job.lake, asset, columns, record, private=table.private_columns)
     kept = tally.fate(Fate.ok)
     return tables.replace_slice(_files(rows, kept), job.lake, asset, record, kept)
+
+
+def _most_frequent(reasons: Mapping[str, Failing]) -> dict[str, int]:
+    """Records per reason; the rare ones together. Garbage can hold a different unknown schema id in each record."""
+    ranked = sorted(reasons.items(), key=lambda one: (-one[1].count, one[0]))
+    found = {reason: failing.count for reason, failing in ranked[:MOST_REASONS]}
+    if rest := ranked[MOST_REASONS:]:
+        found[f"{len(rest)} other reasons"] = sum(failing.count for _, failing in rest)
+    return found
 
 
 def _files(rows: DataFrame, count: int) -> DataFrame:

@@ -46,6 +46,12 @@ _LATE_SECOND_COMPILER = (
     "-XX:Tier4BackEdgeThreshold=400000",
 )
 
+# A corrupt length in an Avro payload must not make the server allocate it: beyond this a record is a dead letter.
+_LARGEST_AVRO_VALUE = 16 * 1024 * 1024
+_AVRO_LIMITS = tuple(
+    f"-Dorg.apache.avro.limits.{kind}.maxLength={_LARGEST_AVRO_VALUE}" for kind in ("bytes", "string", "collectionItems")
+)
+
 _LOG4J = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -133,6 +139,9 @@ def _argv(settings: Settings, folder: Path) -> tuple[str, ...]:
         "-Dio.netty.allocator.type=pooled",
         "-XX:+IgnoreUnrecognizedVMOptions",
         "--sun-misc-unsafe-memory-access=allow",
+        *_AVRO_LIMITS,
+        # Methods that Spark generates for a wide contract are beyond the size that the JVM compiles by default.
+        "-XX:-DontCompileHugeMethods",
         "-Duser.timezone=UTC",
         f"-Djava.io.tmpdir={folder / 'local'}",
         f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}",
