@@ -21,9 +21,13 @@ from lineage_assets.lineage.names import node_name
 from lineage_assets.quality import checks
 from lineage_assets.quality.contract import Contract
 from lineage_assets.quality.load import load_contract
-from lineage_assets.reporting import metadata, verdicts
+from lineage_assets.reporting import metadata
+from lineage_assets.reporting.verdicts import verdicts
 from lineage_assets.settings import settings
 from lineage_assets.spark import event_table as engine
+
+
+Reported = dg.MaterializeResult[Any] | dg.AssetCheckResult | dg.AssetCheckEvaluation
 
 
 class EventTable(dg.Component, dg.Model, dg.Resolvable):
@@ -152,7 +156,9 @@ def _assets(declared: EventTable, table: engine.EventTable, topic: Topic, lineag
         required_resource_keys={"pyspark"},
         op_tags={"dagster/kind": "spark"},
     )
-    def events(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[Any] | dg.AssetCheckEvaluation]:
+    def events(
+        context: dg.AssetExecutionContext,
+    ) -> Iterator[Reported]:
         from lineage_assets.kafka.cuts import slice_topic
         from lineage_assets.kafka.registry import Registry
         from lineage_assets.lineage.slices import Slice
@@ -171,7 +177,7 @@ def _assets(declared: EventTable, table: engine.EventTable, topic: Topic, lineag
             assert done.silver.record is not None
             outcomes[key] = done.silver.record.checks
         yield from (dg.MaterializeResult(asset_key=spec.key) for spec in chosen)
-        yield from verdicts.evaluations(context, silver, outcomes)
+        yield from verdicts(context, silver, outcomes)
 
     return events
 

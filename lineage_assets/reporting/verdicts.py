@@ -5,21 +5,44 @@ Belongs here: the one place that touches Dagster's private target type. Does not
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 import dagster as dg
 
 from lineage_assets.lineage.record import CheckOutcome
 
 
-def evaluations(
+def verdicts(
     context: dg.AssetExecutionContext, asset: dg.AssetKey, outcomes: Mapping[str, Sequence[CheckOutcome]]
-) -> Iterator[dg.AssetCheckEvaluation]:
-    """Yield after the asset's MaterializeResult: each verdict points at the materialization that it is about.
+) -> Iterator[dg.AssetCheckResult | dg.AssetCheckEvaluation]:
+    """Outcomes by slice, to yield after the asset's MaterializeResult.
 
-    A partitioned verdict without its target counts as not done. `AssetCheckResult` knows one verdict for a run, not
-    one for each slice of a run, so the evaluation is built here.
+    A run of one slice gives plain results, to which Dagster adds slice and materialization. A result knows one verdict
+    for a run, not one for each slice of a run, so for several slices the evaluations are built here.
     """
+    selected = {check.name for check in context.selected_asset_check_keys if check.asset_key == asset}
+    if len(outcomes) > 1:
+        yield from _evaluations(context, asset, outcomes, selected)
+        return
+    for results in outcomes.values():
+        for outcome in results:
+            if outcome.name in selected:
+                yield dg.AssetCheckResult(
+                    passed=outcome.passed,
+                    asset_key=asset,
+                    check_name=outcome.name,
+                    severity=dg.AssetCheckSeverity[outcome.severity],
+                    metadata=describe(outcome),
+                )
+
+
+def _evaluations(
+    context: dg.AssetExecutionContext,
+    asset: dg.AssetKey,
+    outcomes: Mapping[str, Sequence[CheckOutcome]],
+    selected: Set[str],
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """Each verdict points at the materialization that it is about: without its target it counts as not done."""
     from dagster._core.definitions.asset_checks.asset_check_evaluation import (
         AssetCheckEvaluationTargetMaterializationData as Target,
     )
@@ -34,7 +57,6 @@ def evaluations(
             targets.setdefault(
                 one.partition_key, Target(storage_id=one.storage_id, run_id=one.run_id, timestamp=one.timestamp)
             )
-    selected = {check.name for check in context.selected_asset_check_keys if check.asset_key == asset}
     for key, results in outcomes.items():
         for outcome in results:
             if outcome.name in selected:

@@ -49,7 +49,8 @@ _LATE_SECOND_COMPILER = (
 # A corrupt length in an Avro payload must not make the server allocate it: beyond this a record is a dead letter.
 _LARGEST_AVRO_VALUE = 16 * 1024 * 1024
 _AVRO_LIMITS = tuple(
-    f"-Dorg.apache.avro.limits.{kind}.maxLength={_LARGEST_AVRO_VALUE}" for kind in ("bytes", "string", "collectionItems")
+    f"-Dorg.apache.avro.limits.{kind}.maxLength={_LARGEST_AVRO_VALUE}"
+    for kind in ("bytes", "string", "collectionItems")
 )
 
 _LOG4J = """\
