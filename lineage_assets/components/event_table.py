@@ -26,7 +26,6 @@ from lineage_assets.reporting.verdicts import verdicts
 from lineage_assets.settings import settings
 from lineage_assets.spark import event_table as engine
 
-
 Reported = dg.MaterializeResult[Any] | dg.AssetCheckResult | dg.AssetCheckEvaluation
 
 

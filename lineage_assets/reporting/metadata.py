@@ -110,7 +110,7 @@ def of_event_asset(path: Sequence[str], table: EventTable, done: Processed) -> d
             where = f"raw/{table.name} WHERE fate = 'dead'"
             return {**of_raw, **_rows(raw.counts["dead"]), "lineage/rows": dg.MetadataValue.text(where)}
     where = f"silver/{table.name} WHERE _late_by_s IS NOT NULL"
-    return {**of_silver, **_rows(raw.counts["late"]), "lineage/rows": dg.MetadataValue.text(where)}
+    return {**of_silver, **_rows(raw.counts["late"]), **_topics(raw), "lineage/rows": dg.MetadataValue.text(where)}
 
 
 def of_table(commit: Commit) -> dict[str, Any]:
