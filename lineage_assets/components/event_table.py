@@ -169,10 +169,17 @@ def _assets(declared: EventTable, table: engine.EventTable, topic: Topic, lineag
         job = Job(context.resources.pyspark.spark_session, config, table, sliced, context.run_id, Registry(config))
         chosen = [spec for spec in specs if spec.key in context.selected_asset_keys]
         outcomes = {}
+        together = [spec for spec in specs if spec not in chosen]
         for key in context.partition_keys:
             done = process(job, Slice.of(key, table.grain))
             for spec in chosen:
                 context.add_asset_metadata(metadata.of_event_asset(spec.key.path, table, done), spec.key, key)
+            for spec in together:
+                # One step makes all four: those that nobody selected were made too, and say so.
+                said = metadata.of_event_asset(spec.key.path, table, done)
+                context.instance.report_runless_asset_event(
+                    dg.AssetMaterialization(spec.key, metadata=said, partition=key)
+                )
             assert done.silver.record is not None
             outcomes[key] = done.silver.record.checks
         yield from (dg.MaterializeResult(asset_key=spec.key) for spec in chosen)

@@ -85,7 +85,7 @@ def _mark_duplicates(rows: DataFrame, table: EventTable) -> DataFrame:
     for field in key:
         whole = whole & field.isNotNull()
     alone = F.when(~whole, F.col("offset"))
-    lower = Window.partitionBy("partition", *key, alone).orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
+    lower = Window.partitionBy("partition", *key, alone).orderBy("offset").rangeBetween(Window.unboundedPreceding, -1)
     millis = F.unix_millis("timestamp")
     again = whole & (F.max(millis).over(lower) >= millis - table.window_ms)
     return rows.withColumn("fate", F.when(again, F.lit(Fate.duplicate.value)).otherwise(F.col("fate")))

@@ -97,15 +97,13 @@ def _process(job: Job, piece: Slice, attempt: int) -> Processed:
         before = look_back(job, piece, history, assumed.look_back_from_ms) if job.table.unique_by else None
         writers = writers_of(job, assumed.schema_ids)
         decide(job, arrivals(job, piece, history, plan), before, writers).createOrReplaceTempView(DECIDED)
-        decided = job.spark.table(DECIDED).persist()
-        try:
-            counted = count(job, decided)
-            assumed = assumed.corrected(job, counted)
-            if assumed is None:
-                tally = tallied(job, decided, plan, counted, _foreign(job, counted.schema_ids))
-                return _commit(job, piece, plan, decided, tally, counted.schema_ids, attempt)
-        finally:
-            decided.unpersist()
+        # Not persist(): a commit to raw makes Spark drop what it cached of plans that read raw, and decide all again.
+        decided = job.spark.table(DECIDED).localCheckpoint(eager=False)
+        counted = count(job, decided)
+        assumed = assumed.corrected(job, counted)
+        if assumed is None:
+            tally = tallied(job, decided, plan, counted, _foreign(job, counted.schema_ids))
+            return _commit(job, piece, plan, decided, tally, counted.schema_ids, attempt)
     raise AssertionError("an assumption that held returns")
 
 

@@ -105,7 +105,9 @@ def _below_in_kafka(
 ) -> list[Ranges]:
     """Offset ranges below a slice, stamped since `from_ms` or later, that only Kafka has."""
     topic = job.topic
-    answers = client.offsets_for_times(job.settings, topic.topic, [datetime.fromtimestamp(from_ms / 1000, UTC)])
+    # Before the epoch the broker's numbers are no times: -1 is the latest offset.
+    since = datetime.fromtimestamp(max(from_ms, 0) / 1000, UTC)
+    answers = client.offsets_for_times(job.settings, topic.topic, [since])
     wanted: dict[int, OffsetRange] = {}
     for partition, start in starts.items():
         first = max(answers[partition][0], topic.begin.get(partition, 0))

@@ -24,8 +24,6 @@ USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 SLICE = "_slice"
 HAVE_STATISTICS = ("string", "bigint", "int", "double", "float", "timestamp", "date", "decimal")
 """Types for which Delta keeps minimum and maximum per file."""
-WITHOUT_STATISTICS = ("array", "map", "struct", "binary", "boolean")
-"""Types of which Delta keeps no minimum and maximum: naming such a column for statistics is refused."""
 
 CREATE_TIMEOUT_S, CREATE_PAUSE_S = 60.0, 0.1
 """Delta's IF NOT EXISTS takes a folder for a table: when it did nothing, another writer may not have committed yet."""

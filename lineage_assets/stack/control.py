@@ -180,10 +180,18 @@ def _require_disk(settings: Settings) -> None:
 
 
 def _write_addresses(settings: Settings, embedded: Sequence[Part]) -> None:
-    text = json.dumps({part.name: part.address for part in embedded})
+    """Of all that runs here: also of a part that this call was told to leave to another address."""
     path = addresses_file(settings)
+    before = json.loads(path.read_text()) if path.exists() else {}
+    kept = {name: address for name, address in before.items() if _runs(settings, name)}
+    text = json.dumps({**kept, **{part.name: part.address for part in embedded}})
     if not path.exists() or path.read_text() != text:
         process.write_private(path, text)
+
+
+def _runs(settings: Settings, name: str) -> bool:
+    record = process.read(settings.stack_dir, name)
+    return record is not None and process.leader(record) is not None
 
 
 @contextmanager

@@ -23,6 +23,8 @@ NAME = "dagster"
 READY_TIMEOUT_S = 120.0
 INSTANCE = """\
 # Written once by lineage-assets; change it as you like.
+nux:
+  enabled: false
 telemetry:
   enabled: false
 sensors:
