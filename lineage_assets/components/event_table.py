@@ -42,7 +42,7 @@ class EventTable(dg.Component, dg.Model, dg.Resolvable):
     dedupe_window: str = Field("10m", description="How far back, by Kafka timestamp, duplicates are looked for.")
     owners: list[str] = []
     description: str | None = None
-    group: str | None = None
+    group: str | None = Field(None, description="Group in the UI. Default: the layer, such as silver.")
 
     def topic_of(self, context: dg.ComponentLoadContext) -> Topic:
         """The declaration of the table's topic."""
@@ -194,7 +194,6 @@ def _specs(declared: EventTable, table: engine.EventTable, topic: Topic, lineage
     source = dg.AssetKey(topic.path)
     silver_schema = metadata.silver_schema(table, lineage)
     common: dict[str, Any] = {
-        "group_name": declared.group or "events",
         "owners": declared.owners or topic.owners,
         "code_version": table.code,
         "partitions_def": topic.partitions,
@@ -204,6 +203,7 @@ def _specs(declared: EventTable, table: engine.EventTable, topic: Topic, lineage
         dg.AssetSpec(
             raw,
             deps=[source],
+            group_name=declared.group or "raw",
             description=f"Every record of {table.topic} as it came, once, with its fate. {described}",
             kinds={"delta", "spark"},
             metadata={
@@ -215,6 +215,7 @@ def _specs(declared: EventTable, table: engine.EventTable, topic: Topic, lineage
         dg.AssetSpec(
             silver,
             deps=[raw],
+            group_name=declared.group or "silver",
             description=f"The ok records of {table.topic}, decoded and clean. {described}",
             kinds={"delta", "spark"},
             metadata={
@@ -225,6 +226,7 @@ def _specs(declared: EventTable, table: engine.EventTable, topic: Topic, lineage
         ),
         dg.AssetSpec(
             ["dead_letters", table.name],
+            group_name=declared.group or "dead_letters",
             deps=[raw],
             description=f"Records of {table.topic} that could not be decoded or broke the contract: rows of {raw.to_user_string()} "
             "with fate 'dead', whole, with their reasons. No copy.",
@@ -237,6 +239,7 @@ def _specs(declared: EventTable, table: engine.EventTable, topic: Topic, lineage
         ),
         dg.AssetSpec(
             ["late", table.name],
+            group_name=declared.group or "late",
             deps=[silver],
             description=f"Rows of {silver.to_user_string()} that came more than {declared.grace} after their event, "
             "with `_late_by_s`. No copy.",

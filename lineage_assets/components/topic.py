@@ -40,7 +40,7 @@ class Topic(dg.Component, dg.Model, dg.Resolvable):
     transactional: bool = Field(False, description="Producers use transactions: their markers are no lost records.")
     owners: list[str] = []
     description: str | None = None
-    group: str | None = None
+    group: str | None = Field(None, description="Group in the UI. Default: kafka.")
 
     @property
     def grain(self) -> Grain:

@@ -38,7 +38,7 @@ class WindowTable(dg.Component, dg.Model, dg.Resolvable):
     )
     owners: list[str] = []
     description: str | None = None
-    group: str | None = None
+    group: str | None = Field(None, description="Group in the UI. Default: gold.")
 
     def event_table(self, context: dg.ComponentLoadContext) -> EventTable:
         """The declaration of the source."""
@@ -87,7 +87,7 @@ class WindowTable(dg.Component, dg.Model, dg.Resolvable):
             deps=[self.source.split("/")],
             description=self.description or f"{self.source} in windows of {self.window} by {', '.join(self.by)}.",
             kinds={"delta", "spark"},
-            group_name=self.group or "events",
+            group_name=self.group or "gold",
             owners=self.owners or source.owners,
             code_version=table.code,
             partitions_def=topic.partitions,
