@@ -81,7 +81,7 @@ class WindowTable(dg.Component, dg.Model, dg.Resolvable):
             for name, sources in lineage.columns.items()
         }
         types = {**lineage.types, **table.known_types}
-        schema = [dg.TableColumn(name, types[name], table.describe(name)) for name in lineage.columns]
+        schema = [dg.TableColumn(name, types[name].lower(), table.describe(name)) for name in lineage.columns]
         spec = dg.AssetSpec(
             table.asset.split("/"),
             deps=[self.source.split("/")],
