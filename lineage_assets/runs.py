@@ -16,7 +16,7 @@ from dagster._core.execution.plan.objects import StepFailureData
 
 from lineage_assets.components.declared import nearest
 from lineage_assets.definitions import build_defs
-from lineage_assets.errors import ContractError
+from lineage_assets.errors import ContractError, LineageError
 from lineage_assets.settings import Settings
 from lineage_assets.stack import dagster as dagster_processes
 
@@ -83,14 +83,31 @@ def materialize(settings: Settings, assets: Sequence[str], slices: Sequence[str]
         wanted |= graph.get(known[asset]).execution_set_asset_keys
     sliced = tuple(sorted(key.to_user_string() for key in wanted if graph.get(key).is_partitioned))
     whole = tuple(sorted(key.to_user_string() for key in wanted if not graph.get(key).is_partitioned))
+    by_topics: dict[frozenset[dg.AssetKey], list[str]] = {}
+    for asset in sliced:
+        by_topics.setdefault(frozenset(_topics_above(graph, known[asset])), []).append(asset)
     with instance(settings) as into:
-        report_topics(definitions, into)
-        topics = {key for asset in sliced for key in _topics_above(graph, known[asset])}
-        keys = slices or sorted({one for topic in topics for one in into.get_materialized_partitions(topic)})
-        for key in keys if sliced else ():
-            yield Made(sliced, key, run(definitions, into, sliced, key))
+        problem = _reported(definitions, into)
+        for topics, group in by_topics.items():
+            keys = slices or sorted({one for topic in topics for one in into.get_materialized_partitions(topic)})
+            if not keys:
+                named = ", ".join(topic.to_user_string() for topic in topics)
+                raise problem or ContractError(
+                    f"no slice of {named} has records", remedy="send some, or name a --slice"
+                )
+            for key in keys:
+                yield Made(tuple(group), key, run(definitions, into, group, key))
         if whole:
             yield Made(whole, None, run(definitions, into, whole, None))
+
+
+def _reported(definitions: dg.Definitions, into: dg.DagsterInstance) -> LineageError | None:
+    """Report the topics; a fault of one of them is returned: it matters only to those that have no slice without it."""
+    try:
+        report_topics(definitions, into)
+    except LineageError as error:
+        return error
+    return None
 
 
 def _topics_above(graph: AssetGraph, key: dg.AssetKey) -> set[dg.AssetKey]:

@@ -12,16 +12,19 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
-from lineage_assets.errors import NotRunning
+from lineage_assets.errors import ContractError, NotRunning
 from lineage_assets.lineage.commits import Lake
+
+REMEDY = "correct the LINEAGE_… variable or lineage.toml in LINEAGE_HOME"
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -32,7 +35,7 @@ class Settings(BaseSettings):
     A part whose address is given here is yours: `lineage up` does not start it.
     """
 
-    model_config = SettingsConfigDict(env_prefix="LINEAGE_", extra="forbid")
+    model_config = SettingsConfigDict(env_prefix="LINEAGE_", extra="forbid", hide_input_in_errors=True)
 
     home: Path = Path(".lineage")
     env: str = Field("dev", pattern=r"^[a-z0-9][a-z0-9_-]{0,30}$")
@@ -134,5 +137,11 @@ def addresses_file(settings: Settings) -> Path:
 
 @cache
 def settings() -> Settings:
-    """The settings of this process, read once."""
-    return Settings()
+    """The settings of this process, read once. Raises ContractError that names what is wrong, never its value."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        wrong = [f"{'.'.join(map(str, one['loc'])) or 'settings'}: {one['msg']}" for one in error.errors()]
+        raise ContractError("; ".join(wrong), remedy=REMEDY) from None
+    except SettingsError as error:
+        raise ContractError(str(error), remedy=REMEDY) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Annotated
 
 import typer
@@ -30,7 +31,8 @@ def materialize(
     for one in make(settings(), assets, slices):
         done.append(one)
         if not as_json:
-            print(f"{one.name}: {one.failure or 'done'}", flush=True)
+            out = sys.stderr if one.failure else sys.stdout
+            print(f"{one.name}: {one.failure or 'done'}", file=out, flush=True)
     if as_json:
         print(json.dumps([{"assets": one.assets, "slice": one.slice, "failure": one.failure or None} for one in done]))
     raise typer.Exit(1 if any(one.failure for one in done) else 0)

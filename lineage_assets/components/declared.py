@@ -1,4 +1,4 @@
-"""What all declarations share: who owns them, finding each other, and mistakes told with file and line.
+"""What all declarations share: partitions, finding each other, and mistakes told with file and line.
 
 Belongs here: helpers of the component types. Does not belong here: any one type.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,6 +45,16 @@ def nearest(wrong: str, known: Sequence[str]) -> str:
     """A remedy that names the nearest right name, or all of them."""
     close = difflib.get_close_matches(wrong, known, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(map(repr, sorted(known))) or 'none'}"
+
+
+def known_type(types: Mapping[str, str], column: str) -> str:
+    """A column's type as Spark spells it. Raises ContractError where the SQL does not tell it."""
+    found = types.get(column, "unknown").lower()
+    if found in ("unknown", "null", ""):
+        raise ContractError(
+            f"the type of column {column!r} cannot be told from the SQL", remedy="write CAST(… AS <type>)"
+        )
+    return found
 
 
 def folder(context: dg.ComponentLoadContext) -> Path:

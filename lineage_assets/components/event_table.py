@@ -12,7 +12,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from lineage_assets.components.declared import folder, nearest, siblings, told_with_line
+from lineage_assets.components.declared import folder, known_type, nearest, siblings, told_with_line
 from lineage_assets.components.topic import Topic
 from lineage_assets.errors import ContractError
 from lineage_assets.lineage.columns import Lineage
@@ -22,11 +22,11 @@ from lineage_assets.quality import checks
 from lineage_assets.quality.contract import Contract
 from lineage_assets.quality.load import load_contract
 from lineage_assets.reporting import metadata
-from lineage_assets.reporting.verdicts import verdicts
+from lineage_assets.reporting.verdicts import results
 from lineage_assets.settings import settings
 from lineage_assets.spark import event_table as engine
 
-Reported = dg.MaterializeResult[Any] | dg.AssetCheckResult | dg.AssetCheckEvaluation
+Reported = dg.MaterializeResult[Any] | dg.AssetCheckResult
 
 
 class EventTable(dg.Component, dg.Model, dg.Resolvable):
@@ -131,6 +131,8 @@ def silver_lineage(table: engine.EventTable) -> Lineage:
             f"cannot tell where {', '.join(found.unresolved)} of silver/{table.name} comes from",
             remedy=nearest(found.unresolved[0], [one.column for one in table.contract.columns]),
         )
+    for name in found.columns:
+        known_type(found.types, name)
     return found
 
 
@@ -150,8 +152,6 @@ def _assets(declared: EventTable, table: engine.EventTable, topic: Topic, lineag
         specs=specs,
         check_specs=check_specs,
         partitions_def=partitions,
-        # Verdicts of slices are evaluations, not outputs: outputs that a step need not yield are those of a subset.
-        can_subset=True,
         required_resource_keys={"pyspark"},
         op_tags={"dagster/kind": "spark"},
     )
@@ -167,23 +167,11 @@ def _assets(declared: EventTable, table: engine.EventTable, topic: Topic, lineag
         config = settings()
         sliced = slice_topic(config, config.lake_env, table.topic, table.grain, table.since)
         job = Job(context.resources.pyspark.spark_session, config, table, sliced, context.run_id, Registry(config))
-        chosen = [spec for spec in specs if spec.key in context.selected_asset_keys]
-        outcomes = {}
-        together = [spec for spec in specs if spec not in chosen]
-        for key in context.partition_keys:
-            done = process(job, Slice.of(key, table.grain))
-            for spec in chosen:
-                context.add_asset_metadata(metadata.of_event_asset(spec.key.path, table, done), spec.key, key)
-            for spec in together:
-                # One step makes all four: those that nobody selected were made too, and say so.
-                said = metadata.of_event_asset(spec.key.path, table, done)
-                context.instance.report_runless_asset_event(
-                    dg.AssetMaterialization(spec.key, metadata=said, partition=key)
-                )
-            assert done.silver.record is not None
-            outcomes[key] = done.silver.record.checks
-        yield from (dg.MaterializeResult(asset_key=spec.key) for spec in chosen)
-        yield from verdicts(context, silver, outcomes)
+        done = process(job, Slice.of(context.partition_key, table.grain))
+        assert done.silver.record is not None
+        for spec in specs:
+            yield dg.MaterializeResult(asset_key=spec.key, metadata=metadata.of_event_asset(spec.key.path, table, done))
+        yield from results(silver, done.silver.record.checks)
 
     return events
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice, takewhile
 from typing import Any
 
 import dagster as dg
@@ -32,8 +33,10 @@ from lineage_assets.settings import Settings, settings
 CATCH_UP = "lineage/catch_up"
 WANT = "lineage/want"
 MARTS = "marts"
-TRIES = 3
-"""A slice that failed three times for one wanted state waits for new data, or for a person."""
+PAUSE_S, LONGEST_PAUSE_S = 30, 3600
+"""After a failure the same state is asked for again in 30 s, then after twice as long each time, up to an hour."""
+MAX_RUNTIME, RUN_ENDS_AFTER_S = "dagster/max_runtime", 2 * 3600
+"""A run whose process was killed stays STARTED; run monitoring ends it then, and its table goes on."""
 RUNS_A_TICK = 8
 BUDGET_S = 45.0
 """Dagster ends a tick after 60 s: stop in time, the next tick goes on."""
@@ -99,7 +102,9 @@ def _topics_sensor(topics: Sequence[Topic], flows: Sequence[Flow]) -> dg.SensorD
 
 
 def _declared(topic: Topic) -> reporting.TopicAsset:
-    return reporting.TopicAsset(dg.AssetKey(topic.path), topic.name, topic.format, topic.grain, topic.since)
+    return reporting.TopicAsset(
+        dg.AssetKey(topic.path), topic.name, topic.format, topic.grain, topic.since, topic.transactional
+    )
 
 
 def _catch_up_sensor(flows: Sequence[Flow], marts: Mapping[str, Sequence[str]]) -> dg.SensorDefinition:
@@ -118,7 +123,7 @@ def _catch_up_sensor(flows: Sequence[Flow], marts: Mapping[str, Sequence[str]]) 
                 if problems.out_of_time:
                     break
                 if not _busy(context.instance, flow.table.name):
-                    requests += _requests(context.instance, settings(), flow)
+                    requests += islice(_requests(context.instance, settings(), flow), RUNS_A_TICK)
         if not requests and not _busy(context.instance, MARTS):
             requests += _mart_requests(context.instance, settings().lake_env, marts)
         problems.told(context, bool(requests))
@@ -142,18 +147,20 @@ def _requests(instance: dg.DagsterInstance, config: Settings, flow: Flow) -> Ite
     for window in flow.windows:
         for key in slices_behind(silver, commits(lake, f"gold/{window.name}")):
             wanted.setdefault(key, []).append(dg.AssetKey(["gold", window.name]))
-    for key, selection in sorted(wanted.items())[:RUNS_A_TICK]:
+    for key, selection in sorted(wanted.items()):
+        if Slice.of(key, flow.topic.grain).start < flow.topic.since:
+            continue
         # What this slice's run would read, and nothing that a try of it writes: else every try is a new wanted state.
         source = None if key in behind else made[key][0].version
         ranges = sliced.ranges(Slice.of(key, flow.topic.grain))
         want = _digest([name, key, sorted(ranges.items()), [one.path for one in selection], source])
         tries = instance.get_runs_count(dg.RunsFilter(tags={WANT: want}))
-        if tries < TRIES or not _only_failures(instance, want):
+        if _may_try(instance, want):
             yield dg.RunRequest(
                 run_key=f"{name}:{key}:{want}:{tries}",
                 partition_key=key,
                 asset_selection=list(dict.fromkeys(selection)),
-                tags={CATCH_UP: _digest(name), WANT: want},
+                tags={CATCH_UP: _digest(name), WANT: want, MAX_RUNTIME: str(RUN_ENDS_AFTER_S)},
             )
 
 
@@ -165,11 +172,11 @@ def _mart_requests(
     inputs = sorted({one for mart in wanted for one in marts[mart] if one not in wanted})
     want = _digest([wanted, [(one, [commit.version for commit in commits(lake, one, 1)]) for one in inputs]])
     tries = instance.get_runs_count(dg.RunsFilter(tags={WANT: want}))
-    if wanted and tries < TRIES:
+    if wanted and _may_try(instance, want):
         yield dg.RunRequest(
             run_key=f"{MARTS}:{want}:{tries}",
             asset_selection=[_key(mart) for mart in wanted],
-            tags={CATCH_UP: _digest(MARTS), WANT: want},
+            tags={CATCH_UP: _digest(MARTS), WANT: want, MAX_RUNTIME: str(RUN_ENDS_AFTER_S)},
         )
 
 
@@ -177,10 +184,15 @@ def _key(asset: str) -> dg.AssetKey:
     return dg.AssetKey(asset.split("/"))
 
 
-def _only_failures(instance: dg.DagsterInstance, want: str) -> bool:
-    """Whether the newest tries for a wanted state all failed."""
-    newest = instance.get_run_records(dg.RunsFilter(tags={WANT: want}), limit=TRIES)
-    return all(one.dagster_run.status == dg.DagsterRunStatus.FAILURE for one in newest)
+def _may_try(instance: dg.DagsterInstance, want: str) -> bool:
+    """Whether a wanted state may be asked for now: at once after a success, after a pause that grows with failures."""
+    tried = instance.get_run_records(dg.RunsFilter(tags={WANT: want}), limit=10)
+    failed = list(takewhile(lambda one: one.dagster_run.status == dg.DagsterRunStatus.FAILURE, tried))
+    if not failed:
+        return True
+    pause_s = min(PAUSE_S * 2 ** (len(failed) - 1), LONGEST_PAUSE_S)
+    ended = float(failed[0].end_time or failed[0].create_timestamp.timestamp())
+    return bool(time.time() - ended >= pause_s)
 
 
 def _busy(instance: dg.DagsterInstance, name: str) -> bool:

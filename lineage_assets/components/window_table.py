@@ -7,12 +7,13 @@ Does not belong here: the SQL (spark/window_table.py), running it (spark/windows
 # No postponed annotations here: Dagster reads the type of `context` and does not resolve text.
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
 from pydantic import Field
 
-from lineage_assets.components.declared import nearest, siblings, told_with_line
+from lineage_assets.components.declared import known_type, nearest, siblings, told_with_line
 from lineage_assets.components.event_table import EventTable, silver_lineage
 from lineage_assets.errors import ContractError
 from lineage_assets.lineage.columns import column_lineage
@@ -75,13 +76,17 @@ class WindowTable(dg.Component, dg.Model, dg.Resolvable):
                     f"cannot tell where {', '.join(lineage.unresolved)} comes from",
                     remedy=nearest(lineage.unresolved[0], list(columns)),
                 )
+            personal = set(events.private_columns)
+            private = [name for name, found in lineage.columns.items() if any(one.column in personal for one in found)]
+            table = replace(table, private=tuple(private))
         topic = source.topic_of(context)
         deps = {
             name: [dg.TableColumnDep(dg.AssetKey(self.source.split("/")), one.column) for one in sources]
             for name, sources in lineage.columns.items()
         }
         types = {**lineage.types, **table.known_types}
-        schema = [dg.TableColumn(name, types[name].lower(), table.describe(name)) for name in lineage.columns]
+        with told_with_line(context, "measures", ""):
+            schema = [dg.TableColumn(name, known_type(types, name), table.describe(name)) for name in lineage.columns]
         spec = dg.AssetSpec(
             table.asset.split("/"),
             deps=[self.source.split("/")],
@@ -115,9 +120,7 @@ def _asset(table: engine.WindowTable, spec: dg.AssetSpec, grain: Grain) -> dg.As
         from lineage_assets.spark.windows import WindowJob, make_slice
 
         job = WindowJob(context.resources.pyspark.spark_session, settings(), table, context.run_id)
-        for key in context.partition_keys:
-            commit = make_slice(job, Slice.of(key, grain))
-            context.add_asset_metadata(metadata.of_table(commit), spec.key, key)
-        yield dg.MaterializeResult(asset_key=spec.key)
+        commit = make_slice(job, Slice.of(context.partition_key, grain))
+        yield dg.MaterializeResult(asset_key=spec.key, metadata=metadata.of_table(commit))
 
     return windows

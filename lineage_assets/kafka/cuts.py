@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from lineage_assets.errors import ContractError
 from lineage_assets.kafka import client
 from lineage_assets.kafka.client import Topic
 from lineage_assets.lineage import ledger
@@ -71,6 +72,12 @@ def slice_topic(
     elif standing[-1].at < opening:
         for cut, how in _missed(settings, topic, grain, standing[-1], now, end):
             standing = ledger.add_cuts(lake, ref, [cut], how)
+    for cut in standing:
+        if grain.floor(cut.at) != cut.at:
+            raise ContractError(
+                f"topic {name} was cut at {cut.at:%Y-%m-%d %H:%M}, which begins no {grain.value}: its slices had another length",
+                remedy="declare the length that it had; slices are written once and never cut anew",
+            )
     return SlicedTopic(topic, grain, standing, dict(begin), dict(end))
 
 
@@ -85,8 +92,10 @@ def _history(
 ) -> list[Cut]:
     """Cuts of what was in the topic before we first saw it, by the broker's timestamp index: nothing else places it."""
     earliest_ms = client.earliest_timestamp(settings, topic)
-    earliest = datetime.fromtimestamp(earliest_ms / 1000, UTC) if earliest_ms is not None else opening
-    first = Slice.containing(min(max(earliest, since), opening), grain)
+    # Clamped as numbers: a producer's stamp can be any, also one that is no date.
+    since_ms, opening_ms = since.timestamp() * 1000, opening.timestamp() * 1000
+    first_ms = min(max(opening_ms if earliest_ms is None else earliest_ms, since_ms), opening_ms)
+    first = Slice.containing(datetime.fromtimestamp(first_ms / 1000, UTC), grain)
     boundaries = [piece.start for piece in slices_between(first, Slice(opening, grain))]
     answers = client.offsets_for_times(settings, topic, boundaries[1:])
     later = first_cuts(boundaries[1:], answers, begin, end) if boundaries[1:] else []

@@ -51,6 +51,8 @@ def _count(settings: Settings, topic: str, partition: int, span: OffsetRange, le
         "isolation.level": level,
         "enable.partition.eof": True,
         "enable.auto.commit": False,
+        # A range that is gone is an error, not the end of the topic.
+        "auto.offset.reset": "error",
         "group.id": "lineage-gaps",
     }
     consumer = Consumer(client.client_config(settings, **own))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lineage_assets.lineage import record as records
-from lineage_assets.lineage.offsets import OffsetRange, merge
+from lineage_assets.lineage.offsets import OffsetRange, Ranges, merge, minus, span
 from lineage_assets.lineage.record import CommitRecord
 
 DATA_KINDS = frozenset({"append", "replace", "delete", "erase"})
@@ -98,6 +98,39 @@ def held_ranges(entries: Iterable[tuple[Commit, CommitRecord]], topic_id: str) -
     return held
 
 
+Lost = Mapping[int, tuple[OffsetRange, ...]]
+"""Per partition the offsets that retention removed before they were read, in order and apart."""
+
+
+def lost_offsets(record: CommitRecord) -> dict[int, tuple[OffsetRange, ...]]:
+    """What a raw record states as lost: `[start, end]` for a partition, or a list of them."""
+    found: dict[int, tuple[OffsetRange, ...]] = {}
+    for partition, stated in record.stated.get("lost", {}).items():
+        pairs = [stated] if isinstance(stated[0], int) else stated
+        found[int(partition)] = tuple(OffsetRange(*pair) for pair in pairs)
+    return found
+
+
+def state_lost(lost: Lost) -> dict[str, Any]:
+    """The inverse of `lost_offsets`."""
+    pairs = {str(p): [[one.start, one.end] for one in spans] for p, spans in sorted(lost.items())}
+    return {p: spans[0] if len(spans) == 1 else spans for p, spans in pairs.items()}
+
+
+def without(wanted: Ranges, lost: Lost) -> list[Ranges]:
+    """What is left of some ranges when the lost offsets are taken out."""
+    pieces: list[Ranges] = [wanted]
+    for partition, spans in lost.items():
+        for one in spans:
+            pieces = [left for piece in pieces for left in minus(piece, {partition: one})]
+    return [piece for piece in pieces if span(piece)]
+
+
+def other_topics(entries: Iterable[tuple[Commit, CommitRecord]], topic_id: str) -> set[str]:
+    """Ids of other topics whose records a slice holds: of those that had the topic's name before."""
+    return {topic.topic_id for _, record in entries for topic in record.topics} - {topic_id}
+
+
 def held_slices(history: Iterable[Commit]) -> dict[str, str]:
     """Slices whose newest record has a failed blocking check of severity ERROR, with the checks' names."""
     return {
@@ -105,6 +138,16 @@ def held_slices(history: Iterable[Commit]) -> dict[str, str]:
         for key, (_, record) in newest_by_slice(history).items()
         if key is not None and (failed := blocking_failures(record))
     }
+
+
+def held_with_sources(lake: Lake, history: Iterable[Commit]) -> set[str]:
+    """Held slices of a table, and its slices that were made from a source's slice which is held by now."""
+    newest = newest_by_slice(list(history))
+    held = {key for key, (_, record) in newest.items() if key is not None and blocking_failures(record)}
+    consumed = {one.table for _, record in newest.values() for one in record.tables if one.commits is not None}
+    for source in consumed:
+        held |= held_slices(commits(lake, source)).keys() & newest.keys()
+    return held
 
 
 def blocking_failures(record: CommitRecord) -> list[str]:

@@ -3,7 +3,7 @@
 Belongs here: the record's values, its JSON in both directions, the hash of an output schema. Does not belong here:
 writing a commit, the ledger.
 
-The JSON is the shape of design.md, section 4, in one compact line with sorted keys; what is None or empty by default
+The JSON is one compact line with sorted keys; what is None or empty by default
 is left out. When it is longer than 16 KB, each topic's `ranges` become `packed`: partitions, starts and spans as
 unsigned LEB128 numbers (partition as the difference to the one before), zlib, base64. The record is whole in either
 form, and `from_json` reads both.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lineage_assets.errors import FatalError, TransientError
-from lineage_assets.lineage.commits import Lake, commits, held_slices, open_table
+from lineage_assets.lineage.commits import Lake, commits, held_with_sources, open_table
 from lineage_assets.lineage.record import TableInput
 
 PINS = "LINEAGE_MARTS_PINS"
@@ -39,7 +39,7 @@ def pin(lake: Lake, asset: str) -> Pin | None:
         return None
     version = table.version()
     history = [commit for commit in commits(lake, asset) if commit.version <= version]
-    return Pin(version, str(table.metadata().id), tuple(sorted(held_slices(history))))
+    return Pin(version, str(table.metadata().id), tuple(sorted(held_with_sources(lake, history))))
 
 
 def pin_all(lake: Lake, assets: Iterable[str]) -> dict[str, Pin]:

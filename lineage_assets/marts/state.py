@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lineage_assets.lineage.commits import Lake, commits, held_slices, newest_by_slice, open_table
+from lineage_assets.lineage.commits import Lake, commits, held_with_sources, newest_by_slice, open_table
 from lineage_assets.lineage.record import TableInput
 
 
@@ -69,6 +69,6 @@ def _standing(lake: Lake, asset: str) -> Standing | None:
     if table is None:
         return None
     history = commits(lake, asset)
-    held = held_slices(history)
+    held = held_with_sources(lake, history)
     versions = [commit.version for key, (commit, _) in newest_by_slice(history).items() if key not in held]
     return Standing(str(table.metadata().id), max(versions, default=0), tuple(sorted(held)))

@@ -1,6 +1,6 @@
 """What the tally of a slice means: one outcome for each rule of the contract and of the table.
 
-Belongs here: verdicts, from numbers alone. Does not belong here: counting (spark/process.py), Dagster's events.
+Belongs here: verdicts, from numbers alone. Does not belong here: counting (spark/tally.py), Dagster's events.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from lineage_assets.lineage.commits import Lost
 from lineage_assets.lineage.fates import Balance, Fate
 from lineage_assets.lineage.offsets import Ranges
 from lineage_assets.lineage.record import CheckOutcome, Severity
@@ -71,7 +72,7 @@ class Tally:
     reasons: Mapping[str, Failing]
     balance: Balance
     gaps: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
-    lost: Ranges = field(default_factory=dict)
+    lost: Lost = field(default_factory=dict)
     late: int = 0
     repeated_offsets: Failing = Failing(0)
     foreign_schemas: tuple[int, ...] = ()
@@ -123,7 +124,8 @@ def outcomes(contract: Contract, tally: Tally, unique_by: Sequence[str]) -> tupl
 def table_outcomes(tally: Tally) -> list[CheckOutcome]:
     """The rules of the table: they block at the first failure."""
     offsets = sum(span.span for span in tally.ranges.values())
-    missing = sum(abs(count) for count in tally.balance.missing.values()) + sum(r.span for r in tally.lost.values())
+    lost = sum(one.span for spans in tally.lost.values() for one in spans)
+    missing = sum(abs(count) for count in tally.balance.missing.values()) + lost
     repeated, foreign = tally.repeated_offsets, len(tally.foreign_schemas)
     return [
         CheckOutcome(CONSERVATION, missing == 0, "ERROR", missing, offsets, blocking=True),

@@ -73,7 +73,9 @@ def silver_schema(table: EventTable, lineage: Lineage) -> dg.TableSchema:
         origins = [by_column[one.column] for one in sources if one.column in by_column]
         described = by_column.get(name) or (origins[0] if len(origins) == 1 else None)
         tags = {tag: "" for origin in origins for tag in origin.tags}
-        found.append(dg.TableColumn(name, lineage.types[name].lower(), described.description if described else None, tags=tags))
+        found.append(
+            dg.TableColumn(name, lineage.types[name].lower(), described.description if described else None, tags=tags)
+        )
     found += [dg.TableColumn(name, kind, LINEAGE_DESCRIPTIONS[name]) for name, kind in LINEAGE_COLUMNS.items()]
     return dg.TableSchema([*found, dg.TableColumn(SLICE, "string", RAW_DESCRIPTIONS[SLICE])])
 

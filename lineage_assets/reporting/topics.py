@@ -15,7 +15,7 @@ import dagster as dg
 from lineage_assets.kafka.cuts import SlicedTopic, slice_topic
 from lineage_assets.kafka.registry import Registry
 from lineage_assets.lineage.commits import by_slice, commits, held_ranges
-from lineage_assets.lineage.offsets import Ranges, lag, span
+from lineage_assets.lineage.offsets import Ranges, clip, minus, span
 from lineage_assets.lineage.record import SchemaUse
 from lineage_assets.lineage.schemas import fingerprint
 from lineage_assets.lineage.slices import Grain, Slice
@@ -32,6 +32,7 @@ class TopicAsset:
     format: str
     grain: Grain
     since: datetime
+    transactional: bool = False
 
 
 def sliced(settings: Settings, topic: TopicAsset) -> SlicedTopic:
@@ -52,7 +53,9 @@ def report(
         return [], after
     schemas = registered(settings, f"{topic.name}-value") if topic.format == "avro" else ()
     behind = None if reader is None else lag_of(settings, now, reader)
-    return [materialization(topic.key, now, piece, ranges, schemas, behind) for piece, ranges in news], after
+    return [
+        materialization(topic.key, now, piece, ranges, schemas, behind, topic.transactional) for piece, ranges in news
+    ], after
 
 
 def registered(settings: Settings, subject: str) -> tuple[SchemaUse, ...]:
@@ -64,11 +67,13 @@ def registered(settings: Settings, subject: str) -> tuple[SchemaUse, ...]:
 
 def lag_of(settings: Settings, now: SlicedTopic, reader: str) -> int:
     """Records that the topic has and raw lacks, by raw's own records: a stream commits no offsets to Kafka."""
-    ends: dict[int, int] = {}
-    for entries in by_slice(commits(settings.lake_env, f"raw/{reader}")).values():
-        for partition, held in held_ranges(entries, now.topic.id).items():
-            ends[partition] = max(ends.get(partition, 0), held.end)
-    return lag(ends, now.begin, now.end).total
+    stored = by_slice(commits(settings.lake_env, f"raw/{reader}"))
+    missing = 0
+    for piece, ranges in now.slices():
+        for left in minus(ranges, held_ranges(stored.get(piece.key, ()), now.topic.id)):
+            readable, _ = clip(left, now.begin)
+            missing += span(readable)
+    return missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,7 @@ def materialization(
     ranges: Ranges,
     schemas: Sequence[SchemaUse],
     lag_records: int | None,
+    transactional: bool = False,
 ) -> dg.AssetMaterialization:
     """One slice of a topic. Span and record count are two values: compaction and transactions leave holes."""
     metadata: dict[str, Any] = {
@@ -115,7 +121,7 @@ def materialization(
         "kafka/partitions": len(sliced.topic.partitions),
         "slice/closed": piece != sliced.open_slice,
     }
-    if not sliced.topic.compacted:
+    if not (sliced.topic.compacted or transactional):
         metadata["kafka/records"] = number(span(ranges))
     if lag_records is not None:
         metadata["kafka/lag"] = number(lag_records)

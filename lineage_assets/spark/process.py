@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from lineage_assets.lineage.commits import Commit, commits
+from lineage_assets.lineage.commits import Commit, commits, state_lost
 from lineage_assets.lineage.fates import Fate
 from lineage_assets.lineage.record import CommitRecord, SchemaUse, TableInput, TopicInput, output_schema_hash
 from lineage_assets.lineage.schemas import fingerprint
@@ -159,7 +159,10 @@ def _commit_silver(job: Job, decided: DataFrame, tally: Tally, decision: CommitR
     record = replace(
         decision,
         asset=asset,
-        inputs=(TableInput(decision.asset, tables.table_id(job.lake, decision.asset), (raw.version, raw.version + 1)),),
+        inputs=(
+            *decision.inputs,
+            TableInput(decision.asset, tables.table_id(job.lake, decision.asset), (raw.version, raw.version + 1)),
+        ),
         schema=output_schema_hash(list(columns.items())),
         written_at=datetime.now(UTC),
     )
@@ -202,7 +205,7 @@ def _foreign(job: Job, schema_ids: frozenset[int]) -> tuple[int, ...]:
 def _stated(plan: Plan, tally: Tally) -> dict[str, Any]:
     stated: dict[str, Any] = {}
     if plan.lost:
-        stated["lost"] = {str(p): [r.start, r.end] for p, r in sorted(plan.lost.items())}
+        stated["lost"] = state_lost(plan.lost)
     if tally.gaps:
         stated["gaps"] = {str(p): dict(kinds) for p, kinds in sorted(tally.gaps.items())}
     return stated

@@ -13,8 +13,18 @@ from typing import TYPE_CHECKING
 
 from lineage_assets.errors import FatalError
 from lineage_assets.kafka import client
-from lineage_assets.lineage.commits import Commit, by_slice, held_ranges
+from lineage_assets.lineage.commits import (
+    Commit,
+    Lost,
+    by_slice,
+    held_ranges,
+    lost_offsets,
+    open_table,
+    other_topics,
+    without,
+)
 from lineage_assets.lineage.offsets import OffsetRange, Ranges, clip, merge, minus, span
+from lineage_assets.lineage.record import CommitRecord
 from lineage_assets.lineage.slices import Slice
 from lineage_assets.spark import kafka_source, tables
 from lineage_assets.spark.job import Job
@@ -24,51 +34,89 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+Entries = Sequence[tuple[Commit, CommitRecord]]
+"""The commits that made a slice of raw what it is, newest first."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which offsets a slice covers (`ranges`), which of them raw holds, Kafka has, and nobody has any more."""
+    """Which offsets a slice covers (`ranges`), which Kafka must give, and which nobody has any more.
+
+    `entries` are the commits by which raw holds the slice so far; none: raw has nothing of it.
+    """
 
     ranges: Ranges
-    held: Ranges
     to_read: Sequence[Ranges]
-    lost: Ranges
+    lost: Lost
+    entries: Entries
 
 
 def plan_reads(job: Job, piece: Slice, history: Sequence[Commit]) -> Plan:
-    """Split what a slice covers by where its bytes are. Raises FatalError when all that raw lacks is gone."""
-    held = held_ranges(by_slice(history).get(piece.key, ()), job.topic.topic.id)
+    """Split what a slice covers by where its bytes are.
+
+    Raises FatalError when all that raw lacks is gone, when raw holds records of another topic of this name, and when
+    raw has rows of the slice whose record is gone: going on would replace the archive by less.
+    """
+    entries = by_slice(history).get(piece.key, [])
+    _refuse_unknown_rows(job, piece, entries)
+    held = held_ranges(entries, job.topic.topic.id)
     # Another run may have seen more of the open slice than this one: what raw holds is never given back.
     wanted = merge(job.topic.ranges(piece), held)
     to_read: list[Ranges] = []
-    lost: dict[int, OffsetRange] = {}
-    for missing in minus(wanted, held):
+    lost = dict(lost_offsets(entries[0][1])) if entries else {}
+    for missing in (left for piece_ in minus(wanted, held) for left in without(piece_, lost)):
         readable, gone = clip(missing, job.topic.begin)
         if span(readable):
             to_read.append(readable)
-        lost.update({p: r for p, r in gone.items() if r.span})
-    if lost and not span(held) and not to_read:
+        for partition, range_ in gone.items():
+            if range_.span:
+                lost[partition] = (*lost.get(partition, ()), range_)
+    if lost and not entries and not to_read:
         raise FatalError(
             f"slice {piece.key} of raw/{job.table.name}: retention removed {named(job.table.topic, lost)} "
             "before raw had read it; the slice is left as it is",
             remedy="bring the records back in a new topic, or leave this slice unmaterialized",
         )
-    covered = {p: OffsetRange(max(r.start, lost[p].end), r.end) if p in lost else r for p, r in wanted.items()}
-    return Plan(covered, held, to_read, lost)
+    return Plan({p: _after_lost(range_, lost.get(p, ())) for p, range_ in wanted.items()}, to_read, lost, entries)
 
 
-def named(topic: str, ranges: Ranges) -> str:
+def _after_lost(covered: OffsetRange, lost: Sequence[OffsetRange]) -> OffsetRange:
+    """A slice's range without what was lost at its beginning; a loss in its middle stays inside, and is stated."""
+    for one in sorted(lost):
+        if one.start <= covered.start < one.end:
+            covered = OffsetRange(min(one.end, covered.end), covered.end)
+    return covered
+
+
+def _refuse_unknown_rows(job: Job, piece: Slice, entries: Entries) -> None:
+    asset, topic = f"raw/{job.table.name}", job.topic.topic
+    if others := other_topics(entries, topic.id):
+        raise FatalError(
+            f"slice {piece.key} of {asset} holds records of another topic {topic.name}, {', '.join(sorted(others))}: it was "
+            f"deleted and made again as {topic.id}",
+            remedy="give the new topic a table of another name; the old one is the archive of the old topic",
+        )
+    table = None if entries else open_table(job.lake, asset)
+    if table is not None and table.file_uris(partition_filters=[(tables.SLICE, "=", piece.key)]):
+        raise FatalError(
+            f"{asset} has rows of slice {piece.key}, but no commit in its log says which offsets they are",
+            remedy="restore the table's log, or write the slice elsewhere and drop it here",
+        )
+
+
+def named(topic: str, lost: Lost) -> str:
     """Offset ranges for people.
 
-    >>> named("clicks", {0: OffsetRange(5, 9)})
+    >>> named("clicks", {0: (OffsetRange(5, 9),)})
     'clicks/0@5-9'
     """
-    return ", ".join(f"{topic}/{p}@{r.start}-{r.end}" for p, r in sorted(ranges.items()))
+    return ", ".join(f"{topic}/{p}@{one.start}-{one.end}" for p, spans in sorted(lost.items()) for one in spans)
 
 
 def arrivals(job: Job, piece: Slice, history: Sequence[Commit], plan: Plan) -> DataFrame:
     """All records of a slice as they came, in the columns of BASE."""
     fresh = kafka_source.read(job.spark, job.settings, job.table.topic, plan.to_read)
-    if not span(plan.held):
+    if not plan.entries:
         return fresh
     stored = tables.read_table(job.spark, job.lake, f"raw/{job.table.name}", history[0].version)
     return stored.where(f"{tables.SLICE} = '{piece.key}'").select(*BASE).unionByName(fresh)
@@ -87,14 +135,19 @@ def look_back(job: Job, piece: Slice, history: Sequence[Commit], from_ms: int) -
     if not starts:
         return None
     frames: list[DataFrame] = []
-    if history:
+    own = [
+        key
+        for key, entries in by_slice(history).items()
+        if key is not None and key < piece.key and not other_topics(entries, job.topic.topic.id)
+    ]
+    if own:
         below = reduce(
             lambda left, right: left | right,
             ((F.col("partition") == p) & (F.col("offset") < start) for p, start in starts.items()),
         )
         stored = tables.read_table(job.spark, job.lake, f"raw/{job.table.name}", history[0].version)
         recent = F.col("timestamp") >= F.timestamp_millis(F.lit(from_ms))
-        frames.append(stored.where((F.col(tables.SLICE) < piece.key) & recent & below).select(*BASE))
+        frames.append(stored.where(F.col(tables.SLICE).isin(own) & recent & below).select(*BASE))
     if pieces := _below_in_kafka(job, piece, history, starts, from_ms):
         frames.append(kafka_source.read(job.spark, job.settings, job.table.topic, pieces))
     return reduce(lambda left, right: left.unionByName(right), frames) if frames else None

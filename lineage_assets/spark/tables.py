@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lineage_assets.errors import FatalError
 from lineage_assets.lineage import record as records
 from lineage_assets.lineage.commits import Commit, Lake, commits, open_table
-from lineage_assets.lineage.record import CommitRecord
+from lineage_assets.lineage.record import CommitRecord, Kind
 from lineage_assets.spark.session import lost_race
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 SLICE = "_slice"
+KEEP_LOG = {"delta.logRetentionDuration": "interval 36500 days"}
+"""The log is where a commit's record stands. It may be shortened once the ledger holds every record."""
 HAVE_STATISTICS = ("string", "bigint", "int", "double", "float", "timestamp", "date", "decimal")
 """Types for which Delta keeps minimum and maximum per file."""
 
@@ -60,9 +62,7 @@ def ensure_table(
             )
     missing = {name: kind for name, kind in columns.items() if name not in present}
     if missing:
-        spark.conf.set(USER_METADATA, records.to_json(replace(record, kind="schema", slice=None)))
-        spark.sql(f"ALTER TABLE {_sql_name(lake, asset)} ADD COLUMNS ({_column_list(missing)})")
-        spark.conf.unset(USER_METADATA)
+        _add_columns(spark, lake, asset, missing, record)
 
 
 def replace_slice(rows: DataFrame, lake: Lake, asset: str, record: CommitRecord, count: int) -> Commit:
@@ -74,8 +74,7 @@ def replace_slice(rows: DataFrame, lake: Lake, asset: str, record: CommitRecord,
     options = {"replaceWhere": f"{SLICE} = '{record.slice}'", "userMetadata": records.to_json(record)}
     if not count:
         # Delta leaves a commit out that changes no file. An empty slice is a result too: the transaction id makes it one.
-        version = int(record.written_at.timestamp() * 1000)
-        options |= {"txnAppId": f"lineage/empty/{record.slice}", "txnVersion": str(version)}
+        options |= {"txnAppId": f"lineage/empty/{record.run}/{record.slice}", "txnVersion": str(record.attempt)}
     rows.write.format("delta").mode("overwrite").options(**options).save(lake.path(asset))
     return committed(lake, asset, record)
 
@@ -103,6 +102,24 @@ def table_id(lake: Lake, asset: str) -> str:
     return "" if table is None else str(table.metadata().id)
 
 
+def _add_columns(spark: SparkSession, lake: Lake, asset: str, missing: dict[str, str], record: CommitRecord) -> None:
+    """ALTER TABLE, tolerating another writer that adds the same columns at the same time."""
+    spark.conf.set(USER_METADATA, records.to_json(_without_rows(record, "schema")))
+    try:
+        spark.sql(f"ALTER TABLE {_sql_name(lake, asset)} ADD COLUMNS ({_column_list(missing)})")
+    except Exception:
+        table = open_table(lake, asset)
+        if table is None or not missing.keys() <= {field.name for field in table.schema().fields}:
+            raise
+    finally:
+        spark.conf.unset(USER_METADATA)
+
+
+def _without_rows(record: CommitRecord, kind: Kind) -> CommitRecord:
+    """The record of a commit that changes no row, by the writer of the given one."""
+    return replace(record, kind=kind, slice=None, inputs=(), counts={}, reasons={}, checks=(), stated={})
+
+
 def _create(
     spark: SparkSession, lake: Lake, asset: str, columns: dict[str, str], record: CommitRecord, private: Iterable[str]
 ) -> None:
@@ -112,8 +129,8 @@ def _create(
         for name, kind in columns.items()
         if name not in set(private) | {SLICE} and kind.startswith(HAVE_STATISTICS)
     )
-    properties = {"delta.enableRowTracking": "true", "delta.dataSkippingStatsColumns": indexed}
-    spark.conf.set(USER_METADATA, records.to_json(replace(record, kind="create", slice=None)))
+    properties = {"delta.enableRowTracking": "true", **KEEP_LOG, "delta.dataSkippingStatsColumns": indexed}
+    spark.conf.set(USER_METADATA, records.to_json(_without_rows(record, "create")))
     try:
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {_sql_name(lake, asset)} ({_column_list(columns)}) USING delta "

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from lineage_assets.kafka import gaps
 from lineage_assets.lineage.fates import Fate, balance
-from lineage_assets.lineage.offsets import Ranges
 from lineage_assets.quality.checks import Failing, Tally
 from lineage_assets.spark.decide import IN_SLICE
 from lineage_assets.spark.job import Job
@@ -79,12 +78,14 @@ def count(job: Job, decided: DataFrame) -> Counted:
 
 def tallied(job: Job, decided: DataFrame, plan: Plan, counted: Counted, foreign_schemas: tuple[int, ...]) -> Tally:
     """The whole tally of a slice. Gaps are asked of a second client only where offsets and records differ."""
-    gap_kinds = _gaps(job, plan.ranges, counted.fates)
+    gap_kinds = _gaps(job, plan, counted.fates)
+    # A loss inside the slice is a fault of its own: it is no gap, and not missing a second time.
+    accounted = {p: sum(gap_kinds.get(p, {}).values()) + _lost_inside(p, plan) for p in plan.ranges}
     return Tally(
         ranges=plan.ranges,
         fates=counted.fates,
         reasons=counted.reasons,
-        balance=balance(plan.ranges, counted.fates, {p: sum(kinds.values()) for p, kinds in gap_kinds.items()}),
+        balance=balance(plan.ranges, counted.fates, accounted),
         gaps=gap_kinds,
         lost=plan.lost,
         late=counted.late,
@@ -123,22 +124,43 @@ def _spread_keys(job: Job, decided: DataFrame) -> int:
     return int(spread.where("a <> b").count())
 
 
-def _gaps(job: Job, ranges: Ranges, fates: Mapping[int, Mapping[Fate, int]]) -> dict[int, dict[str, int]]:
-    """Gaps by kind, in partitions whose offsets and records differ.
+def _gaps(job: Job, plan: Plan, fates: Mapping[int, Mapping[Fate, int]]) -> dict[int, dict[str, int]]:
+    """Gaps by kind. Those of offsets that raw held before are as they were measured then; Kafka may have none left.
 
     A hole is only accepted where something can make one: compaction, or transactions (aborted records seen, or the
     topic declared so). Anywhere else it stays unexplained, and conservation fails.
     """
-    differing = {p: r for p, r in ranges.items() if r.span != sum(fates.get(p, {}).values())}
-    if not differing:
-        return {}
-    compacted = job.topic.topic.compacted
-    found: dict[int, dict[str, int]] = {}
-    for partition, delivered in gaps.measure(job.settings, job.table.topic, differing).items():
-        kinds = {"aborted": delivered.aborted} if delivered.aborted else {}
-        holes = differing[partition].span - delivered.uncommitted
-        if holes and (compacted or job.table.transactional or delivered.aborted):
-            kinds["compacted" if compacted else "markers"] = holes
-        if kinds:
-            found[partition] = kinds
-    return found
+    found: dict[int, dict[str, int]] = defaultdict(dict)
+    for _, record in plan.entries:
+        for partition, kinds in record.stated.get("gaps", {}).items():
+            _add(found[int(partition)], kinds)
+    for piece in plan.to_read:
+        differing = {p: r for p, r in piece.items() if r.span and _unexplained(p, plan, fates, found)}
+        for partition, delivered in gaps.measure(job.settings, job.table.topic, differing).items():
+            kinds = {"aborted": delivered.aborted} if delivered.aborted else {}
+            holes = differing[partition].span - delivered.uncommitted
+            if holes and (job.topic.topic.compacted or job.table.transactional or delivered.aborted):
+                kinds["compacted" if job.topic.topic.compacted else "markers"] = holes
+            _add(found[partition], kinds)
+    return {p: kinds for p, kinds in found.items() if kinds}
+
+
+def _unexplained(
+    partition: int, plan: Plan, fates: Mapping[int, Mapping[Fate, int]], known: Mapping[int, Mapping[str, int]]
+) -> bool:
+    """Whether offsets and records of a partition differ by more than what is known of it."""
+    explained = sum(fates.get(partition, {}).values()) + sum(known.get(partition, {}).values())
+    return plan.ranges[partition].span != explained + _lost_inside(partition, plan)
+
+
+def _lost_inside(partition: int, plan: Plan) -> int:
+    """How many offsets were lost in the middle of what the slice covers of a partition."""
+    covered = plan.ranges[partition]
+    return sum(
+        max(0, min(covered.end, one.end) - max(covered.start, one.start)) for one in plan.lost.get(partition, ())
+    )
+
+
+def _add(to: dict[str, int], kinds: Mapping[str, int]) -> None:
+    for kind, number in kinds.items():
+        to[kind] = to.get(kind, 0) + number

@@ -55,6 +55,8 @@ class WindowTable:
     window_s: int
     by: tuple[str, ...]
     measures: tuple[Measure, ...]
+    private: tuple[str, ...] = ()
+    """Columns made of personal data: they get no file statistics."""
 
     @property
     def asset(self) -> str:

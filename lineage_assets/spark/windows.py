@@ -88,7 +88,7 @@ def _make_slice(job: WindowJob, piece: Slice, attempt: int) -> Commit:
             written_at=datetime.now(UTC),
             attempt=attempt,
         )
-        tables.ensure_table(job.spark, lake, job.table.asset, columns, written)
+        tables.ensure_table(job.spark, lake, job.table.asset, columns, written, job.table.private)
         return tables.replace_slice(made, lake, job.table.asset, written, count)
     finally:
         made.unpersist()

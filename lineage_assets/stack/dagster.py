@@ -30,6 +30,8 @@ telemetry:
 sensors:
   use_threads: true
   num_workers: 4
+run_monitoring:
+  enabled: true
 concurrency:
   runs:
     max_concurrent_runs: 3

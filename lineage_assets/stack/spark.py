@@ -191,9 +191,8 @@ def _properties(folder: Path, port: int, token: str) -> dict[str, str]:
         "spark.sql.ui.retainedExecutions": "20",
         "spark.ui.retainedJobs": "50",
         "spark.ui.retainedStages": "50",
-        # Every run opens a session. One with artifacts of its own also keeps a Python process of its own for its UDFs,
-        # 48 MB until the server ends. All sessions here are this project's, and none adds artifacts.
-        "spark.sql.artifact.isolation.enabled": "false",
+        # Every run opens a session, and Spark would keep a Python daemon for each until the server ends.
+        "spark.python.daemon.module": "lineage_assets.stack.python_daemon",
         # One Delta log has a handful of files here: the default of 50 tasks to read it is all overhead.
         "spark.databricks.delta.snapshotPartitions": "2",
     }

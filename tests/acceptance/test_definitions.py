@@ -116,7 +116,9 @@ def test_loading_writes_nothing_into_the_home(tmp_path: Path) -> None:
 )
 def test_dagsters_own_check_passes_with_every_service_down(command: list[str], tmp_path: Path) -> None:
     program = str(Path(sys.executable).with_name(command[0]))
-    done = run([program, *command[1:]], environment(tmp_path / "home", **nowhere()))
+    (tmp_path / "dagster").mkdir()
+    env = environment(tmp_path / "home", DAGSTER_HOME=str(tmp_path / "dagster"), **nowhere())
+    done = run([program, *command[1:]], env)
 
     said = done.stdout + done.stderr
     assert "All definitions loaded successfully" in said or "All code locations passed validation" in said

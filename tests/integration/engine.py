@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ import pandera.pandas as pa
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from lineage_assets.kafka.client import client_config, create_topic
+from lineage_assets.kafka.client import client_config, create_topic, describe, end_offsets
 from lineage_assets.kafka.cuts import SlicedTopic, slice_topic
 from lineage_assets.kafka.registry import Registry
 from lineage_assets.lineage.commits import Commit, commits, open_table
@@ -176,6 +177,12 @@ class Engine:
         admin.create_partitions([NewPartitions(self.topic, total)])[self.topic].result(20)
         while len(admin.list_topics(self.topic, timeout=10).topics[self.topic].partitions) < total:
             admin.poll(0.05)
+
+    def await_end(self, offset: int) -> None:
+        """Wait until partition 0 ends there: a broker confirms the end of a transaction before it writes the marker."""
+        topic = describe(self.settings, self.topic)
+        while end_offsets(self.settings, topic)[0] < offset:
+            time.sleep(0.02)
 
     def sliced(self, now: datetime = NOW) -> SlicedTopic:
         """The topic as of `now`."""

@@ -317,7 +317,9 @@ def test_a_broker_that_goes_down_while_spark_reads_is_named_too(shop: Engine, cl
 def test_a_registry_that_is_down_is_named_without_its_password_and_nothing_is_written(
     shop: Engine, closed_port: str
 ) -> None:
-    away = shop.with_settings(registry_url=f"http://user:s3cret@{closed_port}/apis/ccompat/v7").with_table(format="avro")
+    away = shop.with_settings(registry_url=f"http://user:s3cret@{closed_port}/apis/ccompat/v7").with_table(
+        format="avro"
+    )
 
     with pytest.raises(TransientError) as caught:
         away.process("10")
@@ -341,7 +343,7 @@ def test_a_spark_server_that_is_down_is_said_with_what_to_do(stack: Settings, cl
     with pytest.raises(TransientError) as caught, session(away) as spark:
         spark.range(1).collect()
 
-    assert_says(caught.value, "Spark Connect does not answer")
+    assert_says(caught.value, "Spark Connect", closed_port, "does not answer")
     assert "lineage up" in caught.value.remedy
 
 

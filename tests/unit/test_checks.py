@@ -99,7 +99,7 @@ def test_an_empty_slice_passes_every_check() -> None:
         ("conservation", {"balance": Balance({0: 2})}, 2),
         ("conservation", {"balance": Balance({0: -3})}, 3),
         ("conservation", {"balance": Balance({0: 2, 1: -2})}, 4),
-        ("conservation", {"lost": {0: OffsetRange(0, 7)}}, 7),
+        ("conservation", {"lost": {0: (OffsetRange(0, 7),)}}, 7),
         ("unique_offsets", {"repeated_offsets": Failing(1, ("clicks/0@3",))}, 1),
         ("known_schemas", {"foreign_schemas": (12, 13)}, 2),
     ],

@@ -246,7 +246,7 @@ def test_sql_over_a_column_that_the_contract_lacks_is_told_with_the_nearest_one(
 
 BAD_MEASURES = {
     "avg(amount_cents)": "averages of two slices cannot be merged; declare a sum and a count",
-    "count(distinct user_id)": "distinct counts of two slices cannot be added; use approx_count_distinct(",
+    "count(distinct user_id)": "distinct values of two slices cannot be added; use approx_count_distinct(",
     "collect_list(page)": "cannot be merged over slices; expected count, count_if, sum, min, max or approx_count_distinct",
     "user_id": "cannot be merged over slices; expected count",
     "sum(amount_cent)": "cannot tell where amount_cent comes from; did you mean 'amount_cents'?",

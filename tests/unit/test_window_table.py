@@ -69,7 +69,7 @@ def test_what_has_a_mergeable_likeness_is_refused_with_it(sql: str, remedy: str)
     ],
 )
 def test_what_cannot_be_merged_over_slices_is_refused_with_table_and_measure(sql: str) -> None:
-    with pytest.raises(ContractError, match="^activity: measure m: "):
+    with pytest.raises(ContractError, match=r"^activity: measure m: "):
         measures({"m": sql}, "activity")
 
 
