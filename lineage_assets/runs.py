@@ -26,6 +26,8 @@ def instance(settings: Settings) -> Iterator[dg.DagsterInstance]:
     """The Dagster instance of this home; made at the first use."""
     dagster_processes.ensure_instance(settings)
     os.environ.update(dagster_processes.environment(settings))
+    # dbt logs to stdout, which is for a command's own words; its log file has everything.
+    os.environ.setdefault("DBT_LOG_LEVEL", "none")
     with dg.DagsterInstance.get() as found:
         yield found
 

@@ -21,9 +21,10 @@ def pyspark(_: dg.InitResourceContext) -> Iterator[PySparkResource]:
     """dagster-pyspark's resource, imported late: a code location that is only loaded needs no pyspark."""
     from dagster_pyspark import PySparkResource
 
-    from lineage_assets.spark.session import translated
+    from lineage_assets.spark.session import require_answer, translated
 
     config = settings()
+    require_answer(config)
     resource = PySparkResource(spark_config={"spark.remote": config.spark})
     with translated(config), resource.process_config_and_initialize_cm() as ready:
         ready.spark_session.conf.set("spark.sql.session.timeZone", "UTC")

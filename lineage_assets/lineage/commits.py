@@ -128,7 +128,7 @@ def without(wanted: Ranges, lost: Lost) -> list[Ranges]:
 
 def other_topics(entries: Iterable[tuple[Commit, CommitRecord]], topic_id: str) -> set[str]:
     """Ids of other topics whose records a slice holds: of those that had the topic's name before."""
-    return {topic.topic_id for _, record in entries for topic in record.topics} - {topic_id}
+    return {topic.topic_id for _, record in entries for topic in record.topics if span(topic.ranges)} - {topic_id}
 
 
 def held_slices(history: Iterable[Commit]) -> dict[str, str]:

@@ -74,6 +74,7 @@ class Tally:
     gaps: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     lost: Lost = field(default_factory=dict)
     late: int = 0
+    outside: int = 0
     repeated_offsets: Failing = Failing(0)
     foreign_schemas: tuple[int, ...] = ()
     keys_in_two_partitions: int = 0
@@ -125,7 +126,7 @@ def table_outcomes(tally: Tally) -> list[CheckOutcome]:
     """The rules of the table: they block at the first failure."""
     offsets = sum(span.span for span in tally.ranges.values())
     lost = sum(one.span for spans in tally.lost.values() for one in spans)
-    missing = sum(abs(count) for count in tally.balance.missing.values()) + lost
+    missing = sum(abs(count) for count in tally.balance.missing.values()) + lost + tally.outside
     repeated, foreign = tally.repeated_offsets, len(tally.foreign_schemas)
     return [
         CheckOutcome(CONSERVATION, missing == 0, "ERROR", missing, offsets, blocking=True),

@@ -7,9 +7,11 @@ Does not belong here: what is done with a session.
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from lineage_assets.errors import FatalError, LineageError, TransientError
 from lineage_assets.settings import Settings
@@ -17,12 +19,17 @@ from lineage_assets.settings import Settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+CONNECT_PORT = 15002
+"""Spark Connect's own default."""
+CONNECT_TIMEOUT_S = 5.0
+
 
 @contextmanager
 def session(settings: Settings) -> Iterator[SparkSession]:
     """A fresh session on the Spark Connect server, closed at the end. Raises TransientError when it is away."""
     from pyspark.sql import SparkSession
 
+    require_answer(settings)
     spark = SparkSession.builder.remote(settings.spark).create()
     try:
         with translated(settings):
@@ -30,6 +37,21 @@ def session(settings: Settings) -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
+
+
+def require_answer(settings: Settings) -> None:
+    """Raises TransientError when nobody listens at the Spark Connect address: its client tries for ten minutes."""
+    address = urlsplit(settings.spark)
+    try:
+        socket.create_connection((address.hostname or "", address.port or CONNECT_PORT), CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise _no_answer(f"at {address.hostname}:{address.port or CONNECT_PORT} does not answer ({error})") from error
+
+
+def _no_answer(what: str) -> TransientError:
+    return TransientError(
+        f"Spark Connect {what}", remedy="run `lineage status`; start the embedded one with `lineage up`"
+    )
 
 
 @contextmanager
@@ -53,8 +75,11 @@ def explain(text: str, settings: Settings) -> LineageError | None:
     'run `lineage status`; start the embedded one with `lineage up`'
     """
     if "UNAVAILABLE" in text and "connect" in text.lower():
+        return _no_answer("does not answer")
+    if "org.apache.kafka.common.errors.TimeoutException" in text or "Timed out waiting for a node assignment" in text:
         return TransientError(
-            "Spark Connect does not answer", remedy="run `lineage status`; start the embedded one with `lineage up`"
+            f"Spark gets no answer from Kafka at {settings.kafka}",
+            remedy="look whether that broker runs, and whether Spark's own machine can reach it",
         )
     if re.search(r"No space left on device", text):
         return FatalError(f"the disk of {settings.home} is full", remedy="free space, then run this again")

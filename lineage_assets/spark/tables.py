@@ -74,7 +74,8 @@ def replace_slice(rows: DataFrame, lake: Lake, asset: str, record: CommitRecord,
     options = {"replaceWhere": f"{SLICE} = '{record.slice}'", "userMetadata": records.to_json(record)}
     if not count:
         # Delta leaves a commit out that changes no file. An empty slice is a result too: the transaction id makes it one.
-        options |= {"txnAppId": f"lineage/empty/{record.run}/{record.slice}", "txnVersion": str(record.attempt)}
+        moment = int(record.written_at.timestamp() * 1_000_000)
+        options |= {"txnAppId": f"lineage/empty/{record.run}/{record.slice}/{moment}", "txnVersion": "0"}
     rows.write.format("delta").mode("overwrite").options(**options).save(lake.path(asset))
     return committed(lake, asset, record)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from lineage_assets.kafka import gaps
 from lineage_assets.lineage.fates import Fate, balance
+from lineage_assets.lineage.offsets import OffsetRange, Ranges
 from lineage_assets.quality.checks import Failing, Tally
 from lineage_assets.spark.decide import IN_SLICE
 from lineage_assets.spark.job import Job
@@ -39,6 +40,8 @@ class Counted:
     schema_ids: frozenset[int]
     all_schema_ids: frozenset[int]
     earliest_ms: int | None
+    extent: Mapping[int, tuple[int, int]]
+    """Per partition the lowest and the highest offset."""
 
 
 def count(job: Job, decided: DataFrame) -> Counted:
@@ -53,6 +56,8 @@ def count(job: Job, decided: DataFrame) -> Counted:
         .agg(
             F.count("*").alias("records"),
             F.count_distinct("offset").alias("offsets"),
+            F.min("offset").alias("lowest"),
+            F.max("offset").alias("highest"),
             F.count("late_by_s").alias("late"),
             F.unix_millis(F.min("timestamp")).alias("earliest_ms"),
             F.collect_set("schema_id").alias("schema_ids"),
@@ -73,6 +78,13 @@ def count(job: Job, decided: DataFrame) -> Counted:
         schema_ids=frozenset(one for row in own for one in row.schema_ids),
         all_schema_ids=frozenset(one for row in of_records for one in row.schema_ids),
         earliest_ms=min((row.earliest_ms for row in own), default=None),
+        extent={
+            partition: (
+                min(row.lowest for row in own if row.partition == partition),
+                max(row.highest for row in own if row.partition == partition),
+            )
+            for partition in fates
+        },
     )
 
 
@@ -90,8 +102,18 @@ def tallied(job: Job, decided: DataFrame, plan: Plan, counted: Counted, foreign_
         lost=plan.lost,
         late=counted.late,
         repeated_offsets=Failing(counted.repeated_offsets),
+        outside=_outside(plan.ranges, counted.extent),
         foreign_schemas=foreign_schemas,
         keys_in_two_partitions=_spread_keys(job, decided),
+    )
+
+
+def _outside(ranges: Ranges, extent: Mapping[int, tuple[int, int]]) -> int:
+    """How often rows begin below or end above what the slice covers: at least as many rows do not belong to it."""
+    nothing = OffsetRange(0, 0)
+    return sum(
+        (lowest < ranges.get(p, nothing).start) + (highest >= ranges.get(p, nothing).end)
+        for p, (lowest, highest) in extent.items()
     )
 
 
@@ -134,13 +156,23 @@ def _gaps(job: Job, plan: Plan, fates: Mapping[int, Mapping[Fate, int]]) -> dict
     for _, record in plan.entries:
         for partition, kinds in record.stated.get("gaps", {}).items():
             _add(found[int(partition)], kinds)
-    for piece in plan.to_read:
+    topic = job.topic.topic
+    # What raw held can be measured again as long as Kafka has all of it, and no compaction has come since.
+    anew = {
+        p: r
+        for p, r in plan.ranges.items()
+        if not topic.compacted and job.topic.begin.get(p, 0) <= r.start and _unexplained(p, plan, fates, found)
+    }
+    for partition in anew:
+        found.pop(partition, None)
+    fresh = [{p: r for p, r in piece.items() if p not in anew} for piece in plan.to_read]
+    for piece in (anew, *fresh):
         differing = {p: r for p, r in piece.items() if r.span and _unexplained(p, plan, fates, found)}
         for partition, delivered in gaps.measure(job.settings, job.table.topic, differing).items():
             kinds = {"aborted": delivered.aborted} if delivered.aborted else {}
             holes = differing[partition].span - delivered.uncommitted
-            if holes and (job.topic.topic.compacted or job.table.transactional or delivered.aborted):
-                kinds["compacted" if job.topic.topic.compacted else "markers"] = holes
+            if holes and (topic.compacted or job.table.transactional or delivered.aborted):
+                kinds["compacted" if topic.compacted else "markers"] = holes
             _add(found[partition], kinds)
     return {p: kinds for p, kinds in found.items() if kinds}
 

@@ -157,7 +157,8 @@ def shop(lent_stack: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iter
     truth = story.produce(lent_stack, EVENTS, lambda *_: None)
     if truth.records < EVENTS:
         # A smaller demo ran before on this stack: its topic cannot say how long 10,000 events take.
-        AdminClient(client_config(lent_stack)).delete_topics(["clicks"])["clicks"].result(30)
+        admin = AdminClient(client_config(lent_stack))
+        admin.delete_topics(["clicks"])["clicks"].result(30)
         truth = until(lambda: again(story, lent_stack), 30, "the topic made again")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LINEAGE_HOME", str(tmp_path_factory.mktemp("ui")))

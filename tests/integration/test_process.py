@@ -197,11 +197,9 @@ def test_the_checks_of_a_slice_name_records_by_place(visits: Engine, hour: Proce
 def test_silvers_commit_names_the_commit_of_raw_that_it_is_the_decision_of(visits: Engine, hour: Processed) -> None:
     raw, silver = record_of(hour.raw), record_of(hour.silver)
 
-    assert silver.inputs == (
-        TableInput(
-            raw.asset, tables.table_id(visits.settings.lake_env, raw.asset), (hour.raw.version, hour.raw.version + 1)
-        ),
-    )
+    own = (hour.raw.version, hour.raw.version + 1)
+    assert silver.tables == (TableInput(raw.asset, tables.table_id(visits.settings.lake_env, raw.asset), own),)
+    assert silver.topics == raw.topics
     assert (silver.counts, silver.reasons, silver.checks) == (raw.counts, raw.reasons, raw.checks)
     assert silver.slice == raw.slice and silver.code == raw.code
     assert silver.schema == output_schema_hash(
