@@ -22,14 +22,11 @@ from lineage_assets.spark.decide import IN_SLICE, decide, writers_of
 from lineage_assets.spark.event_table import LINEAGE_COLUMNS, RECORDS, row_wise
 from lineage_assets.spark.job import RAW, Job
 from lineage_assets.spark.reads import Plan, arrivals, look_back, plan_reads
-from lineage_assets.spark.session import lost_race, translated
+from lineage_assets.spark.session import until_won
 from lineage_assets.spark.tally import Counted, count, tallied
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-ATTEMPTS = 6
-"""How often a slice is decided again after another writer of the same slice was first."""
 
 ROWS_A_FILE = 1_000_000
 MOST_REASONS = 40
@@ -53,14 +50,7 @@ def process(job: Job, piece: Slice) -> Processed:
     Bytes come from raw where it has them, else from Kafka. Raises FatalError when all that raw lacks is gone,
     TransientError when a service is away.
     """
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            with translated(job.settings):
-                return _process(job, piece, attempt)
-        except Exception as error:
-            if not lost_race(error) or attempt == ATTEMPTS:
-                raise
-    raise AssertionError("the last attempt returns or raises")
+    return until_won(job.settings, lambda attempt: _process(job, piece, attempt))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from lineage_assets.errors import FatalError, LineageError, TransientError
@@ -18,6 +18,11 @@ from lineage_assets.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+ATTEMPTS = 6
+"""How often a slice is made again after another writer of the same slice was first."""
+
+T = TypeVar("T")
 
 CONNECT_PORT = 15002
 """Spark Connect's own default."""
@@ -88,6 +93,21 @@ def explain(text: str, settings: Settings) -> LineageError | None:
             "Spark Connect refuses our token", remedy="check LINEAGE_SPARK_REMOTE, or `lineage down` and `up`"
         )
     return None
+
+
+def until_won(settings: Settings, make: Callable[[int], T]) -> T:
+    """Run `make(attempt)`, from a new snapshot each time, until no other writer of the same slice is first.
+
+    Raises what the last attempt raises, in words that a user can act on where there are any.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            with translated(settings):
+                return make(attempt)
+        except Exception as error:
+            if not lost_race(error) or attempt == ATTEMPTS:
+                raise
+    raise AssertionError("the last attempt returns or raises")
 
 
 def lost_race(error: Exception) -> bool:

@@ -15,13 +15,11 @@ from lineage_assets.lineage.record import CommitRecord, TableInput, output_schem
 from lineage_assets.lineage.slices import Slice
 from lineage_assets.settings import Settings
 from lineage_assets.spark import tables
-from lineage_assets.spark.session import lost_race, translated
+from lineage_assets.spark.session import until_won
 from lineage_assets.spark.window_table import SLICE_ROWS, WindowTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-ATTEMPTS = 6
 
 
 class SliceHeld(TransientError):
@@ -43,14 +41,7 @@ def make_slice(job: WindowJob, piece: Slice) -> Commit:
 
     Raises SliceHeld when a check holds the source's slice, TransientError when the source has no such slice yet.
     """
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            with translated(job.settings):
-                return _make_slice(job, piece, attempt)
-        except Exception as error:
-            if not lost_race(error) or attempt == ATTEMPTS:
-                raise
-    raise AssertionError("the last attempt returns or raises")
+    return until_won(job.settings, lambda attempt: _make_slice(job, piece, attempt))
 
 
 def _make_slice(job: WindowJob, piece: Slice, attempt: int) -> Commit:

@@ -117,8 +117,9 @@ def probe(address: str) -> str:
 
 
 def _format(folder: Path) -> None:
+    # It may begin with a hyphen: as a word of its own the tool would take it for an option.
     cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    tool = ("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(folder / "server.properties"))
+    tool = ("kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", str(folder / "server.properties"))
     argv = [*_java(folder), *tool]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
