@@ -65,7 +65,9 @@ class EventTable(dg.Component, dg.Model, dg.Resolvable):
         with told_with_line(context, "contract", self.contract):
             contract = self.load_contract(context)
         return [
-            dg.TableColumn(one.field, one.type, one.description, tags={tag: "" for tag in one.tags})
+            dg.TableColumn(
+                metadata.topic_column(one.field), one.type, one.description, tags={tag: "" for tag in one.tags}
+            )
             for one in contract.columns
         ]
 

@@ -124,7 +124,9 @@ def _catch_up_sensor(flows: Sequence[Flow], marts: Mapping[str, Sequence[str]]) 
                     break
                 if not _busy(context.instance, flow.table.name):
                     requests += islice(_requests(context.instance, settings(), flow), RUNS_A_TICK)
-        if not requests and not _busy(context.instance, MARTS):
+        # Marts read all slices: made while some are on their way, they would be made again for each.
+        busy = any(_busy(context.instance, name) for name in (MARTS, *(flow.table.name for flow in flows)))
+        if not requests and not busy:
             requests += _mart_requests(context.instance, settings().lake_env, marts)
         problems.told(context, bool(requests))
         said = None if requests else "nothing is behind, or it is being made"

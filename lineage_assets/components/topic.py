@@ -15,16 +15,8 @@ from lineage_assets.components.declared import partitions, siblings, told_with_l
 from lineage_assets.errors import ContractError
 from lineage_assets.lineage.names import topic_asset
 from lineage_assets.lineage.slices import Grain
+from lineage_assets.reporting import metadata
 from lineage_assets.settings import settings
-
-ENVELOPE = {
-    "key": "bytes",
-    "value": "bytes",
-    "headers": "array<struct<key:string,value:bytes>>",
-    "timestamp": "timestamp",
-    "partition": "int",
-    "offset": "bigint",
-}
 
 
 class Topic(dg.Component, dg.Model, dg.Resolvable):
@@ -69,7 +61,7 @@ class Topic(dg.Component, dg.Model, dg.Resolvable):
 
         with told_with_line(context, "start", self.start):
             slices = self.partitions
-        columns = [dg.TableColumn(name, kind) for name, kind in ENVELOPE.items()]
+        columns = metadata.envelope()
         for table in siblings(context, EventTable):
             if table.topic == self.name:
                 columns += table.field_columns(context)

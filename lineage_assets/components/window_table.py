@@ -80,10 +80,12 @@ class WindowTable(dg.Component, dg.Model, dg.Resolvable):
             private = [name for name, found in lineage.columns.items() if any(one.column in personal for one in found)]
             table = replace(table, private=tuple(private))
         topic = source.topic_of(context)
+        made_of = dg.AssetKey(self.source.split("/"))
         deps = {
-            name: [dg.TableColumnDep(dg.AssetKey(self.source.split("/")), one.column) for one in sources]
+            name: [dg.TableColumnDep(made_of, one.column) for one in sources]
             for name, sources in lineage.columns.items()
         }
+        deps[SLICE] = [dg.TableColumnDep(made_of, SLICE)]
         types = {**lineage.types, **table.known_types}
         with told_with_line(context, "measures", ""):
             schema = [dg.TableColumn(name, known_type(types, name), table.describe(name)) for name in lineage.columns]
@@ -100,7 +102,9 @@ class WindowTable(dg.Component, dg.Model, dg.Resolvable):
                 "dagster/column_schema": dg.TableSchema(
                     [*schema, dg.TableColumn(SLICE, "string", "The slice whose rows are in it.")]
                 ),
-                "dagster/column_lineage": dg.TableColumnLineage(deps),
+                "dagster/column_lineage": dg.TableColumnLineage(
+                    {**deps, SLICE: [dg.TableColumnDep(dg.AssetKey(self.source.split("/")), SLICE)]}
+                ),
                 "lineage/conserves": "nothing: one row stands for many events of a key and window",
             },
         )

@@ -53,6 +53,30 @@ def raw_schema() -> dg.TableSchema:
     return dg.TableSchema([dg.TableColumn(name, kind, RAW_DESCRIPTIONS[name]) for name, kind in RAW.items()])
 
 
+ENVELOPE = {
+    "key": ("bytes", "The record's key."),
+    "value": ("bytes", "The record's value, as its producer wrote it."),
+    "headers": ("array<struct<key:string,value:bytes>>", "Names and values in their order."),
+    "timestamp": ("timestamp", "Kafka timestamp: of the producer or of the broker, as the topic is configured."),
+    "partition": ("int", "Partition of the topic."),
+    "offset": ("bigint", "Offset in the partition."),
+}
+
+
+def envelope() -> list[dg.TableColumn]:
+    """What every record of a topic has, beside the fields of its value."""
+    return [dg.TableColumn(name, kind, description) for name, (kind, description) in ENVELOPE.items()]
+
+
+def topic_column(field: str) -> str:
+    """A field of the value among the columns of its topic.
+
+    >>> topic_column("amount"), topic_column("timestamp")
+    ('amount', 'value.timestamp')
+    """
+    return f"value.{field}" if field in ENVELOPE else field
+
+
 def raw_lineage(topic: dg.AssetKey) -> dg.TableColumnLineage:
     """What raw keeps of a topic's record: its envelope, name by name."""
     same = {
@@ -62,7 +86,9 @@ def raw_lineage(topic: dg.AssetKey) -> dg.TableColumnLineage:
     decided = {
         name: [dg.TableColumnDep(topic, "value")] for name in ("schema_id", "fate", "reasons", "warnings", "late_by_s")
     }
-    return dg.TableColumnLineage({**same, **decided})
+    arrived = {SLICE: [dg.TableColumnDep(topic, "partition"), dg.TableColumnDep(topic, "offset")]}
+    stamped = {"timestamp_type": [dg.TableColumnDep(topic, "timestamp")]}
+    return dg.TableColumnLineage({**same, **stamped, **decided, **arrived})
 
 
 def silver_schema(table: EventTable, lineage: Lineage) -> dg.TableSchema:
@@ -86,7 +112,10 @@ def silver_column_lineage(
     """A silver column comes from raw's bytes, and within them from fields of the topic's records."""
     fields = {one.column: one.field for one in table.contract.columns}
     deps = {
-        name: [dg.TableColumnDep(raw, "value"), *(dg.TableColumnDep(topic, fields[one.column]) for one in sources)]
+        name: [
+            dg.TableColumnDep(raw, "value"),
+            *(dg.TableColumnDep(topic, topic_column(fields[one.column])) for one in sources),
+        ]
         for name, sources in lineage.columns.items()
     }
     own = {name: [dg.TableColumnDep(raw, name.removeprefix("_"))] for name in LINEAGE_COLUMNS}

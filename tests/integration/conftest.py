@@ -28,11 +28,11 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     os.environ["LINEAGE_HOME"] = str(home)
     settings_module.settings.cache_clear()
     settings = Settings()
-    started = [part for part in control.up(settings) if part.what == "started"]
     try:
+        control.up(settings)
         yield settings
     finally:
-        if started and not lent:
+        if not lent:
             control.down(settings)
         settings_module.settings.cache_clear()
         if before is None:
