@@ -134,14 +134,19 @@ def main_pid(record: Record) -> int:
 
 
 def memory_mb(processes: Sequence[psutil.Process]) -> int:
-    """Resident memory of the processes, in MiB (pages that two share count twice)."""
+    """Memory of the processes, in MiB: a page that several share counts once, in parts (the kernel's PSS).
+
+    Spark's Python workers are forks of one process: their resident sizes would count most of it once for each.
+    """
     total = 0
     for process in processes:
         try:
-            total += process.memory_info().rss
+            total += process.memory_full_info().pss
         except psutil.NoSuchProcess:
             continue
-    return total >> 20
+        except psutil.AccessDenied:
+            total += process.memory_info().rss
+    return -(-total // 2**20)
 
 
 def exit_text(stack_dir: Path, part: str) -> str:
