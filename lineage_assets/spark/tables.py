@@ -27,6 +27,9 @@ KEEP_LOG = {"delta.logRetentionDuration": "interval 36500 days"}
 HAVE_STATISTICS = ("string", "bigint", "int", "double", "float", "timestamp", "date", "decimal")
 """Types for which Delta keeps minimum and maximum per file."""
 
+CREATED_BY_ANOTHER = ("DELTA_PROTOCOL_CHANGED", "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION")
+"""What Delta says to the second of two writers that make a table: it has changed, or its folder is there already."""
+
 CREATE_TIMEOUT_S, CREATE_PAUSE_S = 60.0, 0.1
 """Delta's IF NOT EXISTS takes a folder for a table: when it did nothing, another writer may not have committed yet."""
 
@@ -140,7 +143,8 @@ def _create(
             + ")"
         )
     except Exception as error:
-        if not (lost_race(error) or "DELTA_PROTOCOL_CHANGED" in str(error)) or open_table(lake, asset) is None:
+        # The caller looks whether the other writer's table is there, and comes again until it is.
+        if not (lost_race(error) or any(code in str(error) for code in CREATED_BY_ANOTHER)):
             raise
     finally:
         spark.conf.unset(USER_METADATA)

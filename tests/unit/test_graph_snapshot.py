@@ -17,9 +17,10 @@ from lineage_assets.definitions import build_defs
 
 
 @pytest.fixture(scope="module")
-def definitions() -> dg.Definitions:
-    """The code location by the default settings: nobody's own variables are in the snapshot."""
+def definitions(tmp_path_factory: pytest.TempPathFactory) -> dg.Definitions:
+    """The code location by the default settings: nobody's own variables and home are in the snapshot."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LINEAGE_HOME", str(tmp_path_factory.mktemp("home")))
         for name in ("LINEAGE_SLICES_SINCE", "LINEAGE_KAFKA_ALIAS"):
             patch.delenv(name, raising=False)
         settings_module.settings.cache_clear()
