@@ -84,15 +84,16 @@ def _schema() -> Any:
 
 
 def _create(lake: Lake) -> Any:
+    """Make the table; of several writers that do so at once the first makes it, and the others find it there."""
     from deltalake import DeltaTable
+    from deltalake.exceptions import CommitFailedError
 
-    DeltaTable.create(
-        lake.path(CUTS),
-        _schema(),
-        mode="ignore",
-        partition_by=["topic_id"],
-        storage_options=dict(lake.storage_options) or None,
-    )
+    options = dict(lake.storage_options) or None
+    try:
+        DeltaTable.create(lake.path(CUTS), _schema(), mode="ignore", partition_by=["topic_id"], storage_options=options)
+    except CommitFailedError:
+        if open_table(lake, CUTS) is None:
+            raise
     return open_table(lake, CUTS)
 
 
