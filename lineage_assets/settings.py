@@ -65,7 +65,15 @@ class Settings(BaseSettings):
     ui_port: Port = 3000
     spark_memory: str = Field("1536m", pattern=r"^[0-9]+[mg]$", description="Heap of the embedded Spark server.")
 
+    stream_memory_mb: int = Field(
+        2048, ge=256, description="Memory at which a stream's Python worker starts again with smaller batches, in MB."
+    )
+
     slices_since: str = Field("2026-01-01", description="First slice of topics that name no `start` of their own.")
+
+    vacuum_after: str = Field("7d", description="`lineage maintain` removes files that no version of so long holds.")
+    log_after: str = Field("1d", description="It removes log files so old, once the ledger has their records.")
+    events_after: str = Field("30d", description="It removes Dagster's events so old, all but the newest of each place.")
 
     @classmethod
     def settings_customise_sources(

@@ -37,6 +37,28 @@ def create(
 
 
 @app.command()
+def accept(name: str, as_json: Json = False) -> None:
+    """Go on with a topic that was deleted and made again: its records come into the tables of the one before."""
+    from lineage_assets.definitions import event_table
+    from lineage_assets.kafka.client import describe
+    from lineage_assets.lineage import ledger
+    from lineage_assets.lineage.commits import by_slice, commits, other_topics
+    from lineage_assets.settings import settings
+
+    config, table = settings(), event_table(name)
+    topic = ledger.TopicRef(config.kafka_alias, name, describe(config, name).id)
+    held = by_slice(commits(config.lake_env, f"raw/{table.name}")).values()
+    before = sorted(set().union(*(other_topics(entries, topic.topic_id) for entries in held)))
+    new = ledger.accept(config.lake_env, topic, before)
+    if as_json:
+        print(json.dumps({"topic": name, "topic_id": topic.topic_id, "before": before, "accepted_now": new}))
+    elif not before:
+        print(f"topic {name}: raw/{table.name} holds records of no other; nothing is to be accepted")
+    else:
+        print(f"topic {name}: {topic.topic_id} goes on where {', '.join(before)} ended")
+
+
+@app.command()
 def produce(
     name: str,
     key: Annotated[str | None, typer.Option(help="Field whose value becomes the record's key.")] = None,

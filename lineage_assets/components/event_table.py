@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from lineage_assets.components.declared import folder, known_type, nearest, siblings, told_with_line
 from lineage_assets.components.topic import Topic
@@ -43,6 +43,13 @@ class EventTable(dg.Component, dg.Model, dg.Resolvable):
     owners: list[str] = []
     description: str | None = None
     group: str | None = Field(None, description="Group in the UI. Default: the layer, such as silver.")
+    _built: engine.EventTable | None = PrivateAttr(None)
+
+    @property
+    def built(self) -> engine.EventTable:
+        """What process(slice) works from, after the code location was built."""
+        assert self._built is not None, "the definitions were not built"
+        return self._built
 
     def topic_of(self, context: dg.ComponentLoadContext) -> Topic:
         """The declaration of the table's topic."""
@@ -102,6 +109,7 @@ class EventTable(dg.Component, dg.Model, dg.Resolvable):
             unique_by=tuple(self.unique_by),
             window_ms=window_ms,
             transactional=topic.transactional,
+            private_key=all(one.field != topic.key or "pii" in one.tags for one in contract.columns),
         )
 
     def _select(self, context: dg.ComponentLoadContext) -> str | None:
@@ -118,7 +126,7 @@ class EventTable(dg.Component, dg.Model, dg.Resolvable):
         return sql
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        table = self.declared(context)
+        table = self._built = self.declared(context)
         topic = self.topic_of(context)
         with told_with_line(context, "select", self.select):
             lineage = silver_lineage(table)

@@ -6,6 +6,7 @@ Does not belong here: the arithmetic, the ledger's storage.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from lineage_assets.errors import ContractError
 from lineage_assets.kafka import client
 from lineage_assets.kafka.client import Topic
-from lineage_assets.lineage import ledger
+from lineage_assets.lineage import lease, ledger
 from lineage_assets.lineage.commits import Lake
 from lineage_assets.lineage.ledger import TopicRef
 from lineage_assets.lineage.offsets import OffsetRange, Ranges
@@ -41,12 +42,16 @@ class SlicedTopic:
 
     def ranges(self, piece: Slice) -> dict[int, OffsetRange]:
         """What a slice covers. Empty before the first cut and after the open slice; up to the log's end in the open one."""
-        at = {cut.at: cut for cut in self.cuts}
-        if piece.start not in at:
+        opening = self._cut(piece.start)
+        if opening is None:
             return {}
         # Never below the opening cut: another process may have taken that one since the ends were asked for.
-        closing = at.get(piece.end) or next_cut(at[piece.start], piece.end, self.end)
-        return ranges_between(at[piece.start], closing)
+        closing = self._cut(piece.end) or next_cut(opening, piece.end, self.end)
+        return ranges_between(opening, closing)
+
+    def _cut(self, at: datetime) -> Cut | None:
+        place = bisect_left(self.cuts, at, key=lambda cut: cut.at)
+        return self.cuts[place] if place < len(self.cuts) and self.cuts[place].at == at else None
 
     def slices(self) -> list[tuple[Slice, Ranges]]:
         """Every slice since the first cut with what it covers, oldest first; the last one is open."""
@@ -54,11 +59,19 @@ class SlicedTopic:
 
 
 def slice_topic(
-    settings: Settings, lake: Lake, name: str, grain: Grain, since: datetime, now: datetime | None = None
+    settings: Settings,
+    lake: Lake,
+    name: str,
+    grain: Grain,
+    since: datetime,
+    now: datetime | None = None,
+    owner: str = "",
 ) -> SlicedTopic:
     """Read a topic's offsets and make sure that every slice up to now has its cut.
 
-    `since` is the start of the first slice that the topic's partitions know; what is older belongs to that slice.
+    `since` is the start of the first slice that the topic's partitions know; what is older belongs to that slice. While a
+    stream holds the topic's lease, it alone takes the cuts of slices that turn (`owner` is the stream that asks); for
+    everybody else the open slice stays open until it has.
     Raises ContractError for a topic that does not exist, TransientError when the broker does not answer.
     """
     now = now or datetime.now(UTC)
@@ -69,9 +82,9 @@ def slice_topic(
     opening = Slice.containing(now, grain).start
     if not standing:
         standing = ledger.add_cuts(lake, ref, _history(settings, topic, grain, since, opening, begin, end), "index")
-    elif standing[-1].at < opening:
-        for cut, how in _missed(settings, topic, grain, standing[-1], now, end):
-            standing = ledger.add_cuts(lake, ref, [cut], how)
+    elif standing[-1].at < opening and lease.live(lake, name, owner) is None:
+        for cuts, how in _missed(settings, topic, grain, standing[-1], now, end):
+            standing = ledger.add_cuts(lake, ref, cuts, how)
     for cut in standing:
         if grain.floor(cut.at) != cut.at:
             raise ContractError(
@@ -104,17 +117,17 @@ def _history(
 
 def _missed(
     settings: Settings, topic: Topic, grain: Grain, last: Cut, now: datetime, end: dict[int, int]
-) -> list[tuple[Cut, str]]:
+) -> list[tuple[list[Cut], str]]:
     """Cuts since the last one: by arrival where we were there at the turn, else by the index within what arrived since."""
     current = Slice.containing(now, grain)
     boundaries = [piece.start for piece in slices_between(Slice(last.at, grain), current)][1:]
-    found: list[tuple[Cut, str]] = []
+    found: list[tuple[list[Cut], str]] = []
     by_arrival = boundaries[-1] if now - boundaries[-1] <= ARRIVAL_SLACK else None
     by_index = [at for at in boundaries if at != by_arrival]
     if by_index:
         answers = client.offsets_for_times(settings, topic, by_index)
         begin = {partition: last.offsets.get(partition, 0) for partition in topic.partitions}
-        found += [(cut, "index") for cut in first_cuts(by_index, answers, begin, end)]
+        found.append((first_cuts(by_index, answers, begin, end), "index"))
     if by_arrival:
-        found.append((next_cut(found[-1][0] if found else last, by_arrival, end), "arrival"))
+        found.append(([next_cut(found[-1][0][-1] if found else last, by_arrival, end)], "arrival"))
     return found

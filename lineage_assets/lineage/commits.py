@@ -6,16 +6,22 @@ Does not belong here: writing a table, the ledger's own tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
+from lineage_assets.errors import FatalError
 from lineage_assets.lineage import record as records
-from lineage_assets.lineage.offsets import OffsetRange, Ranges, merge, minus, span
-from lineage_assets.lineage.record import CommitRecord
+from lineage_assets.lineage.offsets import OffsetRange, Ranges, merge, merge_all, minus, span
+from lineage_assets.lineage.record import CheckOutcome, CommitRecord, TableInput, TopicInput
+from lineage_assets.lineage.skew import merge as merge_skew
 
 DATA_KINDS = frozenset({"append", "replace", "delete", "erase"})
-"""Kinds of record that say what a slice holds; `compact`, `create` and `schema` leave its rows alone."""
+"""Kinds of record that say what a slice holds; `create` and `schema` leave its rows alone."""
+THROUGH = "through"
+"""What a `compact` record states: the newest version whose rows it holds. It stands for all of the slice's commits up to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +38,16 @@ class Lake:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One version of a table. `record` is None on a foreign commit: somebody else wrote it."""
+    """One version of a table. `record` is None on a foreign commit: somebody else wrote it.
+
+    `restored_to` is the version whose content a RESTORE brought back: the versions between are undone.
+    """
 
     version: int
     timestamp_ms: int
     operation: str
     record: CommitRecord | None
+    restored_to: int | None = None
 
 
 def open_table(lake: Lake, asset: str, version: int | None = None) -> Any | None:
@@ -51,51 +61,294 @@ def open_table(lake: Lake, asset: str, version: int | None = None) -> Any | None
         return None
 
 
-def commits(lake: Lake, asset: str, limit: int | None = None) -> list[Commit]:
-    """The commits that the log still holds, newest first; none for a table that does not exist."""
+def commits(lake: Lake, asset: str, limit: int | None = None, at: int | None = None) -> list[Commit]:
+    """The commits that the log still holds, newest first, and below them those that the content is made of, out of the
+    ledger (history.py). With a limit, of the log alone; with `at`, as of that version. None for a table that does not exist.
+    """
     table = open_table(lake, asset)
     if table is None:
         return []
-    return [
-        Commit(
-            version=entry["version"],
-            timestamp_ms=entry.get("timestamp", 0),
-            operation=entry.get("operation", ""),
-            record=records.read(entry.get("userMetadata")),
+    return _history(table, limit) if limit is not None else _completed(lake, asset, table, at)
+
+
+def since(lake: Lake, asset: str, after: int) -> list[Commit]:
+    """The commits above version `after` that the log still holds, oldest first; reads no more of the log than those."""
+    table = open_table(lake, asset)
+    new = 0 if table is None else int(table.version()) - after
+    return _history(table, new)[::-1] if table is not None and new > 0 else []
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The right to write a slice of a table next: of two writers that planned from one content, one commits.
+
+    Delta leaves a write out whose transaction id was used with this number or a higher one, and refuses one of two that
+    commit at once.
+    """
+
+    app_id: str
+    number: int
+
+
+class Tail:
+    """A table's commits for one who asks again and again: each is read from the log once."""
+
+    def __init__(self, lake: Lake, asset: str) -> None:
+        self.lake, self.asset = lake, asset
+        self._table: Any | None = None
+        self._known: list[Commit] = []
+
+    def read(self) -> list[Commit]:
+        """All commits as of now, newest first, as `commits` tells them."""
+        if self._table is None:
+            self._table = open_table(self.lake, self.asset)
+            self._known = [] if self._table is None else _completed(self.lake, self.asset, self._table)
+            return self._known
+        self._table.update_incremental()
+        if new := int(self._table.version()) - (self._known[0].version if self._known else -1):
+            self._known = [*_history(self._table, new), *self._known]
+        return self._known
+
+    def turn(self, key: str) -> Turn:
+        """The next turn of a slice, by what was last read."""
+        app_id = f"lineage/{self.asset}/{key}"
+        last = None if self._table is None else self._table.transaction_version(app_id)
+        return Turn(app_id, 0 if last is None else int(last) + 1)
+
+    @property
+    def table_id(self) -> str:
+        """The table's own UUID, empty when there was none: a table that was dropped and made again is another table."""
+        return "" if self._table is None else str(self._table.metadata().id)
+
+
+def _completed(lake: Lake, asset: str, table: Any, at: int | None = None) -> list[Commit]:
+    from lineage_assets.lineage.history import completed
+
+    log = [one for one in _history(table, None) if at is None or one.version <= at]
+    return completed(lake, asset, str(table.metadata().id), log)
+
+
+def _history(table: Any, limit: int | None) -> list[Commit]:
+    found = []
+    for entry in table.history(limit):
+        restored = entry.get("operation") == "RESTORE"
+        target = (entry.get("operationParameters") or {}).get("version") if restored else None
+        found.append(
+            Commit(
+                version=entry["version"],
+                timestamp_ms=entry.get("timestamp", 0),
+                operation=entry.get("operation", ""),
+                record=records.read(entry.get("userMetadata")),
+                restored_to=None if target is None else int(target),
+            )
         )
-        for entry in table.history(limit)
-    ]
+    return found
+
+
+def standing(history: Iterable[Commit]) -> Iterator[Commit]:
+    """The commits that no later RESTORE has undone, newest first like `history`."""
+    above: int | None = None
+    for commit in history:
+        if above is not None and commit.version > above:
+            continue
+        yield commit
+        above = commit.restored_to if commit.restored_to is not None else above
+
+
+Entries = Sequence[tuple[Commit, CommitRecord]]
+"""The commits that made a slice what it is, newest first."""
 
 
 def by_slice(history: Iterable[Commit]) -> dict[str | None, list[tuple[Commit, CommitRecord]]]:
     """Per slice (None: an unpartitioned table) the commits that made its present content, newest first.
 
-    `history` is newest first. A replacement of the slice ends its list: what was before is gone.
+    `history` is newest first. A replacement of the slice ends its list: what was before is gone. A `compact` record
+    stands for all that it covers, as a commit of the newest version among that.
     """
     found: dict[str | None, list[tuple[Commit, CommitRecord]]] = {}
-    for commit in history:
+    whole: dict[str | None, tuple[Commit, CommitRecord]] = {}
+    for commit in standing(history):
         record = commit.record
-        if record is None or record.kind not in DATA_KINDS:
+        if commit.restored_to is not None:
+            # A compaction that was planned before a RESTORE and committed after it tells of what that has undone.
+            whole = {key: one for key, one in whole.items() if not commit.restored_to < one[0].version < commit.version}
+        if record is None:
+            continue
+        if record.kind == "compact" and THROUGH in record.stated:
+            whole.setdefault(record.slice, (replace(commit, version=int(record.stated[THROUGH])), record))
+        if record.kind not in DATA_KINDS:
             continue
         entries = found.setdefault(record.slice, [])
-        if not entries or entries[-1][1].kind != "replace":
+        covered = record.slice in whole and commit.version <= whole[record.slice][0].version
+        if not covered and (not entries or entries[-1][1].kind != "replace"):
             entries.append((commit, record))
+    for key, entry in whole.items():
+        entries = found.setdefault(key, [])
+        if not entries or entries[-1][1].kind != "replace":
+            entries.append(entry)
     return found
 
 
 def newest_by_slice(history: Iterable[Commit]) -> dict[str | None, tuple[Commit, CommitRecord]]:
-    """Per slice the newest commit that changed its rows."""
-    return {key: entries[0] for key, entries in by_slice(history).items()}
+    """Per slice the newest commit that changed its rows, with what the records of all its commits say together."""
+    return {key: (entries[0][0], summary(entries)) for key, entries in by_slice(history).items()}
+
+
+class RecordsMissing(FatalError, ValueError):
+    """The records of a slice leave a hole between their ranges: some of its commits are not among them."""
+
+
+def summary(entries: Entries) -> CommitRecord:
+    """One record for a slice that several commits made: what it holds, as if one `replace` had written it.
+
+    Raises RecordsMissing when the ranges of the records do not join.
+    """
+    newest = entries[0][1]
+    if len(entries) == 1:
+        return newest
+    found = [record for _, record in entries]
+    try:
+        topics = _topics(found)
+    except ValueError as error:
+        raise RecordsMissing(
+            f"{newest.asset} {newest.slice}: {error}", remedy="run `lineage verify`, which names what is missing"
+        ) from error
+    counts, reasons = Counter[str](), Counter[str]()
+    for record in found:
+        counts.update(record.counts)
+        reasons.update(record.reasons)
+    return replace(
+        newest,
+        kind="replace",
+        inputs=(*topics, *_tables(found)),
+        counts=dict(counts),
+        reasons=dict(reasons),
+        checks=_outcomes(found),
+        stated=_stated(entries),
+        batch=None,
+    )
+
+
+def _topics(found: Sequence[CommitRecord]) -> list[TopicInput]:
+    whole: dict[tuple[str, str], TopicInput] = {}
+    for record in reversed(found):
+        for one in record.topics:
+            before = whole.get((one.cluster, one.topic_id))
+            if before is not None:
+                schemas = {use.id: use for use in (*before.schemas, *one.schemas)}
+                one = replace(one, ranges=merge(before.ranges, one.ranges), schemas=tuple(schemas.values()))
+            whole[one.cluster, one.topic_id] = one
+    return list(whole.values())
+
+
+def _tables(found: Sequence[CommitRecord]) -> list[TableInput]:
+    whole: dict[tuple[str, str], TableInput] = {}
+    for record in reversed(found):
+        for one in record.tables:
+            before = whole.get((one.table, one.table_id))
+            if before is not None and before.commits and one.commits:
+                one = replace(
+                    one,
+                    commits=(min(before.commits[0], one.commits[0]), max(before.commits[1], one.commits[1])),
+                )
+            whole[one.table, one.table_id] = one
+    return list(whole.values())
+
+
+def _outcomes(found: Sequence[CommitRecord]) -> tuple[CheckOutcome, ...]:
+    """The checks of the newest record, over the rows of all: a share is one of the whole slice."""
+    merged = []
+    for name in [one.name for one in found[0].checks]:
+        ones = [one for record in reversed(found) for one in record.checks if one.name == name]
+        failed, total = sum(one.failed for one in ones), sum(one.total for one in ones)
+        share = ones[-1].max_share
+        severity = ones[-1].severity if share is None else "ERROR"
+        if share is not None and failed and failed <= share * total:
+            severity = "WARN"
+        examples = tuple(place for one in ones for place in one.examples)[:3]
+        merged.append(
+            replace(ones[-1], passed=failed == 0, severity=severity, failed=failed, total=total, examples=examples)
+        )
+    return tuple(merged)
+
+
+def _stated(entries: Entries) -> dict[str, Any]:
+    stated: dict[str, Any] = {}
+    gaps: dict[str, Counter[str]] = {}
+    for _, record in entries:
+        stated = {**record.stated, **stated}
+        for key, kinds in record.stated.get("gaps", {}).items():
+            gaps.setdefault(key, Counter()).update(kinds)
+    stated.pop(THROUGH, None)
+    if lost := lost_in(entries):
+        stated["lost"] = state_lost(lost)
+    if gaps:
+        stated["gaps"] = {key: dict(kinds) for key, kinds in sorted(gaps.items())}
+    if skews := [record.stated["skew"] for _, record in entries if "skew" in record.stated]:
+        stated["skew"] = reduce(merge_skew, skews)
+    return stated
+
+
+class Content:
+    """What each slice of a table holds, kept up by one who follows its commits: by slice one commit that stands for all."""
+
+    def __init__(self, tail: Tail) -> None:
+        self._tail = tail
+        self._read = -1
+        self.slices: dict[str | None, tuple[Commit, CommitRecord]] = {}
+        self.restored: Commit | None = None
+        """The newest RESTORE that was not ours."""
+
+    @property
+    def asset(self) -> str:
+        """The table's asset."""
+        return self._tail.asset
+
+    def read(self) -> None:
+        """Take in what was committed since the last time."""
+        history = self._tail.read()
+        new = [one for one in history if one.version > self._read]
+        for commit in reversed(new):
+            if commit.restored_to is not None and commit.record is None:
+                self.restored = commit
+            elif commit.record is not None and commit.record.kind == "restore":
+                self.restored = None
+        if self._read < 0 or any(not _comes_on_top(one) for one in new):
+            self.slices = newest_by_slice(history)
+        else:
+            for commit in reversed(new):
+                if commit.record is not None and commit.record.kind in DATA_KINDS:
+                    self._fold(commit, commit.record)
+        self._read = history[0].version if history else -1
+
+    def _fold(self, commit: Commit, record: CommitRecord) -> None:
+        before = self.slices.get(record.slice)
+        entries = [(commit, record)] if before is None or record.kind == "replace" else [(commit, record), before]
+        self.slices[record.slice] = (commit, summary(entries))
+
+    def held(self, key: str | None, topic_id: str) -> dict[int, OffsetRange]:
+        """The offsets of a topic that a slice holds."""
+        entry = self.slices.get(key)
+        return {} if entry is None else held_ranges([entry], topic_id)
+
+    def ends(self, topic_id: str) -> dict[int, int]:
+        """Where the content ends, partition by partition."""
+        ends: dict[int, int] = {}
+        for entry in self.slices.values():
+            for partition, held in held_ranges([entry], topic_id).items():
+                ends[partition] = max(ends.get(partition, 0), held.end)
+        return ends
+
+
+def _comes_on_top(commit: Commit) -> bool:
+    """Whether a commit can be taken in without looking at older ones again."""
+    record = commit.record
+    return commit.restored_to is None and (record is None or record.kind not in ("compact", "delete", "erase"))
 
 
 def held_ranges(entries: Iterable[tuple[Commit, CommitRecord]], topic_id: str) -> dict[int, OffsetRange]:
     """The offset ranges of a topic that one slice of a raw table holds, by the records of its content."""
-    held: dict[int, OffsetRange] = {}
-    for _, record in entries:
-        for topic in record.topics:
-            if topic.topic_id == topic_id:
-                held = merge(held, topic.ranges)
-    return held
+    return merge_all(topic.ranges for _, record in entries for topic in record.topics if topic.topic_id == topic_id)
 
 
 Lost = Mapping[int, tuple[OffsetRange, ...]]
@@ -108,6 +361,15 @@ def lost_offsets(record: CommitRecord) -> dict[int, tuple[OffsetRange, ...]]:
     for partition, stated in record.stated.get("lost", {}).items():
         pairs = [stated] if isinstance(stated[0], int) else stated
         found[int(partition)] = tuple(OffsetRange(*pair) for pair in pairs)
+    return found
+
+
+def lost_in(entries: Entries) -> dict[int, tuple[OffsetRange, ...]]:
+    """What the records of a slice state as lost, all together."""
+    found: dict[int, tuple[OffsetRange, ...]] = {}
+    for _, record in entries:
+        for partition, spans in lost_offsets(record).items():
+            found[partition] = tuple(sorted({*found.get(partition, ()), *spans}))
     return found
 
 

@@ -7,7 +7,7 @@ Belongs here: half-open ranges per partition. Does not belong here: times (slice
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -82,6 +82,19 @@ def merge(a: Ranges, b: Ranges) -> dict[int, OffsetRange]:
     return {
         partition: _union(partition, a.get(partition), b.get(partition)) for partition in sorted(a.keys() | b.keys())
     }
+
+
+def merge_all(pieces: Iterable[Ranges]) -> dict[int, OffsetRange]:
+    """The union of many ranges, in whatever order they come. ValueError when two of a partition leave a gap."""
+    by_partition: dict[int, list[OffsetRange]] = {}
+    for piece in pieces:
+        for partition, held in piece.items():
+            by_partition.setdefault(partition, []).append(held)
+    whole: dict[int, OffsetRange] = {}
+    for partition, ranges in sorted(by_partition.items()):
+        for held in sorted(ranges):
+            whole[partition] = _union(partition, whole.get(partition), held)
+    return whole
 
 
 def _union(partition: int, a: OffsetRange | None, b: OffsetRange | None) -> OffsetRange:

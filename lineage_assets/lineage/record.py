@@ -27,7 +27,7 @@ from lineage_assets.lineage.offsets import OffsetRange, Ranges
 VERSION = 1
 TEXT_LIMIT = 16 * 1024
 
-Kind = Literal["append", "replace", "compact", "delete", "erase", "create", "schema"]
+Kind = Literal["append", "replace", "compact", "delete", "erase", "create", "schema", "restore"]
 Severity = Literal["ERROR", "WARN"]
 
 
@@ -75,7 +75,8 @@ class TableInput:
 class CheckOutcome:
     """The result of one rule on this commit's rows.
 
-    Examples are at most three, as "topic/partition@offset", never values.
+    Examples are at most three, as "topic/partition@offset", never values. `max_share` is the share of failing records
+    above which a rule of severity ERROR is more than a warning; None for a rule without such a share.
     """
 
     name: str
@@ -85,6 +86,7 @@ class CheckOutcome:
     total: int
     examples: tuple[str, ...] = ()
     blocking: bool = False
+    max_share: float | None = None
 
     def __post_init__(self) -> None:
         if len(self.examples) > 3:
@@ -207,10 +209,19 @@ def _document(record: CommitRecord, *, packed: bool) -> dict[str, Any]:
     for name in ("asset", "env", "kind", "slice", "schema", "contract", "code", "run", "attempt", "batch"):
         document[name] = getattr(record, name)
     if record.checks:
-        document["checks"] = [asdict(one) for one in record.checks]
+        document["checks"] = [_without_defaults(asdict(one)) for one in record.checks]
     if record.stated:
         document["stated"] = finite(record.stated)
     return {name: value for name, value in document.items() if value is not None}
+
+
+def _without_defaults(outcome: dict[str, Any]) -> dict[str, Any]:
+    """A stream writes a record a second: what says nothing is left out of it."""
+    return {
+        name: value
+        for name, value in outcome.items()
+        if value not in (None, ()) and (name, value) != ("blocking", False)
+    }
 
 
 def _topic(one: TopicInput, packed: bool) -> dict[str, Any]:
@@ -267,7 +278,8 @@ def _input(one: Mapping[str, Any]) -> TopicInput | TableInput:
 
 def _outcome(one: Mapping[str, Any]) -> CheckOutcome:
     values = {name: one[name] for name in ("name", "passed", "severity", "failed", "total")}
-    return CheckOutcome(**values, examples=tuple(one.get("examples", ())), blocking=one.get("blocking", False))
+    more = {"blocking": one.get("blocking", False), "max_share": one.get("max_share")}
+    return CheckOutcome(**values, examples=tuple(one.get("examples", ())), **more)
 
 
 def _pack(ranges: Ranges) -> str:

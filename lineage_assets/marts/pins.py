@@ -38,7 +38,7 @@ def pin(lake: Lake, asset: str) -> Pin | None:
     if table is None:
         return None
     version = table.version()
-    history = [commit for commit in commits(lake, asset) if commit.version <= version]
+    history = commits(lake, asset, at=version)
     return Pin(version, str(table.metadata().id), tuple(sorted(held_with_sources(lake, history))))
 
 

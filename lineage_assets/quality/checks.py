@@ -143,5 +143,12 @@ def _share(name: str, failing: Failing, total: int, max_share: float, severity: 
     level: Severity = "ERROR" if too_many and severity == "ERROR" else "WARN"
     passed = failing.count == 0
     return CheckOutcome(
-        name, passed, "ERROR" if passed and severity == "ERROR" else level, failing.count, total, failing.examples, True
+        name,
+        passed,
+        "ERROR" if passed and severity == "ERROR" else level,
+        failing.count,
+        total,
+        failing.examples,
+        blocking=True,
+        max_share=max_share if severity == "ERROR" else None,
     )

@@ -32,6 +32,7 @@ RAW_DESCRIPTIONS = {
     "key": "The record's key, as it came.",
     "value": "The record's value, as it came.",
     "headers": "The record's headers in their order, repeated names included.",
+    "topic_id": "The broker's id of the topic: one that was deleted and made again has another.",
     "schema_id": "Id of the writer's schema in the registry.",
     "fate": "What became of the record: ok, dead, duplicate, tombstone, control or erased.",
     "reasons": "Why it is dead: every rule that it broke.",
@@ -87,7 +88,7 @@ def raw_lineage(topic: dg.AssetKey) -> dg.TableColumnLineage:
         name: [dg.TableColumnDep(topic, "value")] for name in ("schema_id", "fate", "reasons", "warnings", "late_by_s")
     }
     arrived = {SLICE: [dg.TableColumnDep(topic, "partition"), dg.TableColumnDep(topic, "offset")]}
-    stamped = {"timestamp_type": [dg.TableColumnDep(topic, "timestamp")]}
+    stamped = {"timestamp_type": [dg.TableColumnDep(topic, "timestamp")], "topic_id": []}
     return dg.TableColumnLineage({**same, **stamped, **decided, **arrived})
 
 
@@ -128,26 +129,55 @@ def same_columns(schema: dg.TableSchema, source: dg.AssetKey) -> dg.TableColumnL
 
 
 def of_event_asset(path: Sequence[str], table: EventTable, done: Processed) -> dict[str, Any]:
-    """Metadata of one slice of raw, silver, dead_letters or late."""
-    raw, silver = done.raw.record, done.silver.record
-    assert raw is not None and silver is not None
-    of_raw, of_silver = of_commit(done.raw), of_commit(done.silver)
+    """Metadata of one slice of raw, silver, dead_letters or late, as a run has just made it."""
+    return of_slice(path, done.raw if table_behind(path) == f"raw/{table.name}" else done.silver)
+
+
+def table_behind(path: Sequence[str]) -> str:
+    """The table whose commits make an asset what it is: views have none of their own.
+
+    >>> table_behind(["late", "clicks"]), table_behind(["gold", "visits"])
+    ('silver/clicks', 'gold/visits')
+    """
+    layer = {"dead_letters": "raw", "late": "silver"}.get(path[0], path[0])
+    return "/".join([layer, *path[1:]])
+
+
+def of_slice(path: Sequence[str], commit: Commit) -> dict[str, Any]:
+    """Metadata of one slice of any table or view, or of a whole mart, from the record of all that it holds."""
+    assert commit.record is not None
+    counts, name = commit.record.counts, "/".join(path[1:])
+    told = of_commit(commit)
     match path[0]:
         case "raw":
-            return {**of_raw, **_rows(sum(count for fate, count in raw.counts.items() if fate != "late"))}
+            return {**told, **_rows(sum(count for fate, count in counts.items() if fate != "late"))}
         case "silver":
-            return {**of_silver, **_rows(silver.counts["ok"]), **_topics(raw)}
+            return {**told, **_rows(counts.get("ok", 0))}
         case "dead_letters":
-            where = f"raw/{table.name} WHERE fate = 'dead'"
-            return {**of_raw, **_rows(raw.counts["dead"]), "lineage/rows": dg.MetadataValue.text(where)}
-    where = f"silver/{table.name} WHERE _late_by_s IS NOT NULL"
-    return {**of_silver, **_rows(raw.counts["late"]), **_topics(raw), "lineage/rows": dg.MetadataValue.text(where)}
+            where = f"raw/{name} WHERE fate = 'dead'"
+            return {**told, **_rows(counts.get("dead", 0)), "lineage/rows": dg.MetadataValue.text(where)}
+        case "late":
+            where = f"silver/{name} WHERE _late_by_s IS NOT NULL"
+            return {**told, **_rows(counts.get("late", 0)), "lineage/rows": dg.MetadataValue.text(where)}
+    return of_table(commit) if commit.record.slice is not None else of_whole(commit)
+
+
+def of_whole(commit: Commit) -> dict[str, Any]:
+    """Metadata of a table without slices, such as a mart: which versions it was made of, and what was held back."""
+    assert commit.record is not None
+    tables = commit.record.tables
+    return {
+        **of_commit(commit),
+        "dagster/row_count": dg.MetadataValue.int(commit.record.counts.get("rows", 0)),
+        "lineage/inputs": dg.MetadataValue.json({one.table: str(one.read_at) for one in tables}),
+        "lineage/held": dg.MetadataValue.json({one.table: list(one.held) for one in tables if one.held}),
+    }
 
 
 def of_table(commit: Commit) -> dict[str, Any]:
     """Metadata of one slice of a table that is made from other tables."""
     assert commit.record is not None
-    return {**of_commit(commit), **_rows(commit.record.counts["rows"])}
+    return {**of_commit(commit), **_rows(commit.record.counts.get("rows", 0))}
 
 
 def of_commit(commit: Commit) -> dict[str, Any]:

@@ -9,12 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lineage_assets.lineage.commits import Commit
 from lineage_assets.lineage.fates import Fate
 from lineage_assets.spark import decode
 from lineage_assets.spark.event_table import EventTable
 from lineage_assets.spark.job import Job
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame
 
 
@@ -30,11 +32,11 @@ class Writers:
     problems: Mapping[int, str]
 
 
-def decide(job: Job, rows: DataFrame, before: DataFrame | None, writers: Writers) -> DataFrame:
+def decide(job: Job, rows: DataFrame, before: DataFrame | None, writers: Writers, mark: bool = True) -> DataFrame:
     """Every record with fate, reasons, warnings, `late_by_s`, and its decoded columns in `record`.
 
     `rows` and `before` (the look-back below the slice) have the columns of BASE; both are in the result, told apart by
-    IN_SLICE.
+    IN_SLICE. Without `mark` duplicates are still `ok`: the stream finds them by the keys that it has seen.
     """
     from pyspark.sql import functions as F
 
@@ -46,7 +48,7 @@ def decide(job: Job, rows: DataFrame, before: DataFrame | None, writers: Writers
         decided = decode.decode_avro(decode.wire_format(both), table.contract, writers.schemas, writers.problems)
     else:
         decided = decode.decode_json(both.withColumn("schema_id", F.lit(None).cast("int")), table.contract)
-    if table.unique_by:
+    if table.unique_by and mark:
         decided = _mark_duplicates(decided, table)
     late = F.lit(None).cast("bigint")
     if table.event_time:
@@ -54,6 +56,14 @@ def decide(job: Job, rows: DataFrame, before: DataFrame | None, writers: Writers
         is_late = (F.col("fate") == Fate.ok.value) & (behind_ms > table.grace_ms)
         late = F.when(is_late, F.floor(behind_ms / 1000).cast("bigint"))
     return decided.withColumn("late_by_s", late)
+
+
+def known_ids(job: Job, history: Iterable[Commit]) -> frozenset[int]:
+    """The schemas that a topic's records are expected to have: the subject's, and those that raw met before."""
+    if job.table.format != "avro":
+        return frozenset()
+    met = {use.id for one in history if one.record for topic in one.record.topics for use in topic.schemas}
+    return frozenset(met | {one.id for one in job.registry.versions(job.table.subject)})
 
 
 def writers_of(job: Job, schema_ids: Iterable[int]) -> Writers:
@@ -71,6 +81,16 @@ def writers_of(job: Job, schema_ids: Iterable[int]) -> Writers:
     return Writers(schemas, problems)
 
 
+def whole_key(table: EventTable) -> Expression:
+    """Whether a record can be a duplicate, or make another one: decoded, not dead, and with every field of the key."""
+    from pyspark.sql import functions as F
+
+    whole = F.col("fate") == Fate.ok.value
+    for name in table.unique_by:
+        whole = whole & F.col("record").getField(name).isNotNull()
+    return whole
+
+
 def _mark_duplicates(rows: DataFrame, table: EventTable) -> DataFrame:
     """Law 3: a lower offset of the partition holds the same key, decoded and not dead, at most the window earlier.
 
@@ -81,9 +101,7 @@ def _mark_duplicates(rows: DataFrame, table: EventTable) -> DataFrame:
     from pyspark.sql import functions as F
 
     key = [F.col("record").getField(name) for name in table.unique_by]
-    whole = F.col("fate") == Fate.ok.value
-    for field in key:
-        whole = whole & field.isNotNull()
+    whole = whole_key(table)
     alone = F.when(~whole, F.col("offset"))
     lower = Window.partitionBy("partition", *key, alone).orderBy("offset").rangeBetween(Window.unboundedPreceding, -1)
     millis = F.unix_millis("timestamp")

@@ -51,6 +51,8 @@ class EventTable:
     unique_by: tuple[str, ...] = ()
     window_ms: int = 600_000
     transactional: bool = False
+    private_key: bool = True
+    """Whether the records' keys are, or may be, personal: then the heaviest of them are named by hashes."""
 
     @property
     def subject(self) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 RAW = {
     **BASE,
+    "topic_id": "string",
     "schema_id": "int",
     "fate": "string",
     "reasons": "array<string>",

@@ -6,7 +6,7 @@ Belongs here: the bounded read, its options, the base columns of raw. Does not b
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -40,17 +40,32 @@ def read(spark: SparkSession, settings: Settings, topic: str, pieces: Sequence[R
 
 
 def _read(spark: SparkSession, settings: Settings, topic: str, piece: Ranges) -> DataFrame:
-    options = {
+    options = common_options(settings) | {
+        "assign": json.dumps({topic: sorted(piece)}),
+        "startingOffsets": starting(topic, {p: span.start for p, span in piece.items()}),
+        "endingOffsets": starting(topic, {p: span.end for p, span in piece.items()}),
+    }
+    return base(spark.read.format("kafka").options(**options).load())
+
+
+def common_options(settings: Settings) -> dict[str, str]:
+    """What every read of Kafka is told: only committed records, headers too, and never to skip what is gone."""
+    return {
         "kafka.bootstrap.servers": settings.kafka,
         "kafka.isolation.level": "read_committed",
-        "assign": json.dumps({topic: sorted(piece)}),
-        "startingOffsets": json.dumps({topic: {str(p): span.start for p, span in piece.items()}}),
-        "endingOffsets": json.dumps({topic: {str(p): span.end for p, span in piece.items()}}),
         "includeHeaders": "true",
         "failOnDataLoss": "true",
         **{f"kafka.{name}": value.get_secret_value() for name, value in settings.spark_kafka_config.items()},
     }
-    rows = spark.read.format("kafka").options(**options).load()
+
+
+def starting(topic: str, offsets: Mapping[int, int]) -> str:
+    """Offsets of a topic's partitions as the source's options want them."""
+    return json.dumps({topic: {str(p): offset for p, offset in sorted(offsets.items())}})
+
+
+def base(rows: DataFrame) -> DataFrame:
+    """What Spark's Kafka source gives, bounded or streaming, in the columns of BASE."""
     return rows.selectExpr(
         *(
             f"CAST(`{name if name != 'timestamp_type' else 'timestampType'}` AS {kind}) AS `{name}`"

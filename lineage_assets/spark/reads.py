@@ -5,7 +5,7 @@ Belongs here: planning and making those reads. Does not belong here: deciding ab
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
@@ -15,16 +15,16 @@ from lineage_assets.errors import FatalError
 from lineage_assets.kafka import client
 from lineage_assets.lineage.commits import (
     Commit,
+    Entries,
     Lost,
     by_slice,
     held_ranges,
-    lost_offsets,
+    lost_in,
     open_table,
     other_topics,
     without,
 )
 from lineage_assets.lineage.offsets import OffsetRange, Ranges, clip, merge, minus, span
-from lineage_assets.lineage.record import CommitRecord
 from lineage_assets.lineage.slices import Slice
 from lineage_assets.spark import kafka_source, tables
 from lineage_assets.spark.job import Job
@@ -32,10 +32,6 @@ from lineage_assets.spark.kafka_source import BASE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-
-Entries = Sequence[tuple[Commit, CommitRecord]]
-"""The commits that made a slice of raw what it is, newest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +59,7 @@ def plan_reads(job: Job, piece: Slice, history: Sequence[Commit]) -> Plan:
     # Another run may have seen more of the open slice than this one: what raw holds is never given back.
     wanted = merge(job.topic.ranges(piece), held)
     to_read: list[Ranges] = []
-    lost = dict(lost_offsets(entries[0][1])) if entries else {}
+    lost = lost_in(entries)
     for missing in (left for piece_ in minus(wanted, held) for left in without(piece_, lost)):
         readable, gone = clip(missing, job.topic.begin)
         if span(readable):
@@ -125,38 +121,44 @@ def arrivals(job: Job, piece: Slice, history: Sequence[Commit], plan: Plan) -> D
 def look_back(job: Job, piece: Slice, history: Sequence[Commit], from_ms: int) -> DataFrame | None:
     """Records below a slice, stamped since `from_ms` or later: what can make one of its records a duplicate.
 
-    None when nothing lies below the slice. The broker's index names the first offset stamped at or after an instant, so
-    all below that offset is too old. What raw holds is found by its own timestamps: the log may no longer begin where
-    raw does.
+    None when nothing lies below the slice.
+    """
+    starts = {p: span_.start for p, span_ in job.topic.ranges(piece).items() if span_.start}
+    return below(job, history, starts, from_ms, lambda key: key < piece.key)
+
+
+def below(
+    job: Job, history: Sequence[Commit], starts: Mapping[int, int], from_ms: int, among: Callable[[str], bool]
+) -> DataFrame | None:
+    """Records at offsets below `starts`, stamped since `from_ms` or later; `among` says which slices of raw can hold them.
+
+    The broker's index names the first offset stamped at or after an instant, so all below that offset is too old. What
+    raw holds is found by its own timestamps: the log may no longer begin where raw does.
     """
     from pyspark.sql import functions as F
 
-    starts = {p: span_.start for p, span_ in job.topic.ranges(piece).items() if span_.start}
     if not starts:
         return None
     frames: list[DataFrame] = []
-    own = [
-        key
-        for key, entries in by_slice(history).items()
-        if key is not None and key < piece.key and not other_topics(entries, job.topic.topic.id)
-    ]
+    slices = by_slice(history)
+    own = [key for key in slices if key is not None and among(key)]
     if own:
-        below = reduce(
+        lower = reduce(
             lambda left, right: left | right,
             ((F.col("partition") == p) & (F.col("offset") < start) for p, start in starts.items()),
         )
         stored = tables.read_table(job.spark, job.lake, f"raw/{job.table.name}", history[0].version)
         recent = F.col("timestamp") >= F.timestamp_millis(F.lit(from_ms))
-        frames.append(stored.where(F.col(tables.SLICE).isin(own) & recent & below).select(*BASE))
-    if pieces := _below_in_kafka(job, piece, history, starts, from_ms):
+        mine = F.col(tables.SLICE).isin(own) & (F.col("topic_id") == job.topic.topic.id)
+        frames.append(stored.where(mine & recent & lower).select(*BASE))
+    held = [held_ranges(slices[key], job.topic.topic.id) for key in own]
+    if pieces := _below_in_kafka(job, held, starts, from_ms):
         frames.append(kafka_source.read(job.spark, job.settings, job.table.topic, pieces))
     return reduce(lambda left, right: left.unionByName(right), frames) if frames else None
 
 
-def _below_in_kafka(
-    job: Job, piece: Slice, history: Sequence[Commit], starts: Mapping[int, int], from_ms: int
-) -> list[Ranges]:
-    """Offset ranges below a slice, stamped since `from_ms` or later, that only Kafka has."""
+def _below_in_kafka(job: Job, held: Sequence[Ranges], starts: Mapping[int, int], from_ms: int) -> list[Ranges]:
+    """Offset ranges below `starts`, stamped since `from_ms` or later, that raw lacks."""
     topic = job.topic
     # Before the epoch the broker's numbers are no times: -1 is the latest offset.
     since = datetime.fromtimestamp(max(from_ms, 0) / 1000, UTC)
@@ -167,8 +169,6 @@ def _below_in_kafka(
         if answers[partition][0] >= 0 and first < start:
             wanted[partition] = OffsetRange(first, start)
     pieces: list[Ranges] = [wanted] if wanted else []
-    for key, entries in by_slice(history).items():
-        if key is not None and key < piece.key:
-            held = held_ranges(entries, topic.topic.id)
-            pieces = [left for whole in pieces for left in minus(whole, held) if span(left)]
+    for ranges in held:
+        pieces = [left for whole in pieces for left in minus(whole, ranges) if span(left)]
     return pieces

@@ -24,6 +24,11 @@ ATTEMPTS = 6
 
 T = TypeVar("T")
 
+
+class LostRace(TransientError):
+    """Another writer of the same slice was first: look at its content again, and write what is left."""
+
+
 CONNECT_PORT = 15002
 """Spark Connect's own default."""
 CONNECT_TIMEOUT_S = 5.0
@@ -112,6 +117,5 @@ def until_won(settings: Settings, make: Callable[[int], T]) -> T:
 
 def lost_race(error: Exception) -> bool:
     """Whether a commit failed because another writer of the same slice or table was first."""
-    return (
-        "DELTA_CONCURRENT" in str(error) or "ConcurrentAppend" in str(error) or "DELTA_METADATA_CHANGED" in str(error)
-    )
+    codes = ("DELTA_CONCURRENT", "ConcurrentAppend", "ConcurrentTransaction", "DELTA_METADATA_CHANGED")
+    return isinstance(error, LostRace) or any(code in str(error) for code in codes)

@@ -7,23 +7,30 @@ Does not belong here: what is written.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lineage_assets.errors import FatalError
 from lineage_assets.lineage import record as records
-from lineage_assets.lineage.commits import Commit, Lake, commits, open_table
+from lineage_assets.lineage.commits import Commit, Lake, Tail, Turn, open_table
 from lineage_assets.lineage.record import CommitRecord, Kind
-from lineage_assets.spark.session import lost_race
+from lineage_assets.spark.session import LostRace, lost_race
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 SLICE = "_slice"
-KEEP_LOG = {"delta.logRetentionDuration": "interval 36500 days"}
-"""The log is where a commit's record stands. It may be shortened once the ledger holds every record."""
+PROPERTIES = {
+    "delta.enableRowTracking": "true",
+    # The log is where a commit's record stands. `lineage maintain` shortens it once the ledger holds every record.
+    "delta.logRetentionDuration": "interval 36500 days",
+    # A checkpoint costs seconds of a stream that commits once a second: `lineage maintain` writes them beside it.
+    "delta.checkpointInterval": "1000",
+}
+"""What every managed table has."""
 HAVE_STATISTICS = ("string", "bigint", "int", "double", "float", "timestamp", "date", "decimal")
 """Types for which Delta keeps minimum and maximum per file."""
 
@@ -41,6 +48,8 @@ def ensure_table(
     columns: dict[str, str],
     record: CommitRecord,
     private: Iterable[str] = (),
+    *,
+    row_tracking: bool = True,
 ) -> None:
     """Make the table of an asset, or add the columns that it lacks, in a commit of its own with its own record.
 
@@ -49,7 +58,7 @@ def ensure_table(
     """
     until = time.monotonic() + CREATE_TIMEOUT_S
     while (table := open_table(lake, asset)) is None:
-        _create(spark, lake, asset, columns, record, private)
+        _create(spark, lake, asset, columns, record, private, row_tracking)
         if time.monotonic() > until:
             raise FatalError(
                 f"{lake.path(asset)} exists and is no table: a writer was stopped while it made it",
@@ -68,30 +77,47 @@ def ensure_table(
         _add_columns(spark, lake, asset, missing, record)
 
 
-def replace_slice(rows: DataFrame, lake: Lake, asset: str, record: CommitRecord, count: int) -> Commit:
-    """Replace a slice whole by `count` rows, in one commit that carries the record; returns that commit.
+def replace_slice(rows: DataFrame, tail: Tail, record: CommitRecord, turn: Turn, within: str | None = None) -> Commit:
+    """Replace a slice, in one commit that carries the record; returns that commit.
 
-    Raises what Spark raises; `lost_race` tells a conflict with another writer, who was first.
+    `within` is a predicate on the table's own columns: only the slice's rows that fulfil it are replaced, by rows that do.
+    `turn` is of when the content of the slice was last looked at. Raises what Spark raises, and LostRace; `lost_race`
+    tells in both a conflict with another writer, who was first.
     """
-    assert record.slice is not None
-    options = {"replaceWhere": f"{SLICE} = '{record.slice}'", "userMetadata": records.to_json(record)}
-    if not count:
-        # Delta leaves a commit out that changes no file. An empty slice is a result too: the transaction id makes it one.
-        moment = int(record.written_at.timestamp() * 1_000_000)
-        options |= {"txnAppId": f"lineage/empty/{record.run}/{record.slice}/{moment}", "txnVersion": "0"}
-    rows.write.format("delta").mode("overwrite").options(**options).save(lake.path(asset))
-    return committed(lake, asset, record)
+    where = f"{SLICE} = '{record.slice}'" + (f" AND ({within})" if within else "")
+    return _write(rows, tail, record, turn, "overwrite", {"replaceWhere": where})
 
 
-def committed(lake: Lake, asset: str, record: CommitRecord) -> Commit:
-    """The commit that carries this very record. It is among the newest: we wrote it a moment ago."""
-    for limit in (10, 1000, None):
-        for commit in commits(lake, asset, limit):
-            if commit.record == record:
-                return commit
-    raise FatalError(
-        f"the commit of {asset} {record.slice} by run {record.run} is not in the log of {lake.path(asset)}"
-    )
+def append(rows: DataFrame, tail: Tail, record: CommitRecord, turn: Turn) -> Commit:
+    """Add rows to a slice, in one commit that carries the record; returns that commit. Raises as `replace_slice`."""
+    return _write(rows, tail, record, turn, "append", {})
+
+
+def append_bare(rows: DataFrame, tail: Tail, record: CommitRecord) -> Commit:
+    """Add rows without a record: what a measurement compares with."""
+    rows.write.format("delta").mode("append").save(tail.lake.path(tail.asset))
+    return Commit(-1, 0, "WRITE", record)
+
+
+def _write(
+    rows: DataFrame, tail: Tail, record: CommitRecord, turn: Turn, mode: str, options: Mapping[str, str]
+) -> Commit:
+    # With a transaction id Delta also makes a commit that changes no file: an empty slice is a result too.
+    own = {
+        "userMetadata": records.to_json(record),
+        "txnAppId": turn.app_id,
+        "txnVersion": str(turn.number),
+    }
+    rows.write.format("delta").mode(mode).options(**own, **options).save(tail.lake.path(tail.asset))
+    return committed(tail, record)
+
+
+def committed(tail: Tail, record: CommitRecord) -> Commit:
+    """The commit that carries this very record. Raises LostRace when another writer's took its turn."""
+    for commit in tail.read():
+        if commit.record == record:
+            return commit
+    raise LostRace(f"another writer of {tail.asset} {record.slice} was first", remedy="try again")
 
 
 def read_table(spark: SparkSession, lake: Lake, asset: str, version: int | None = None) -> DataFrame:
@@ -106,17 +132,48 @@ def table_id(lake: Lake, asset: str) -> str:
     return "" if table is None else str(table.metadata().id)
 
 
+def restore(spark: SparkSession, tail: Tail, version: int, record: CommitRecord) -> None:
+    """Bring back a table's content of a version, in a commit that carries the record.
+
+    The content that the table has already is said to be meant, by a commit that changes nothing.
+    """
+    if version == tail.read()[0].version:
+        nothing = read_table(spark, tail.lake, tail.asset).limit(0)
+        _write(nothing, tail, record, tail.turn("restore"), "append", {})
+        return
+    with _recorded(spark, record):
+        spark.sql(f"RESTORE TABLE {_sql_name(tail.lake, tail.asset)} TO VERSION AS OF {version}").collect()
+
+
+def compact(spark: SparkSession, tail: Tail, record: CommitRecord) -> Commit | None:
+    """Rewrite the files of a slice as few, in a commit that carries the record; no row changes.
+
+    None when Delta found nothing to gain. Raises what Spark raises; `lost_race` tells when a writer of the slice was first.
+    """
+    with _recorded(spark, record):
+        spark.sql(f"OPTIMIZE {_sql_name(tail.lake, tail.asset)} WHERE {SLICE} = '{record.slice}'").collect()
+    return next((one for one in tail.read() if one.record == record), None)
+
+
+@contextmanager
+def _recorded(spark: SparkSession, record: CommitRecord) -> Iterator[None]:
+    """Commits of statements that take no write option carry the record, by the session's setting."""
+    spark.conf.set(USER_METADATA, records.to_json(record))
+    try:
+        yield
+    finally:
+        spark.conf.unset(USER_METADATA)
+
+
 def _add_columns(spark: SparkSession, lake: Lake, asset: str, missing: dict[str, str], record: CommitRecord) -> None:
     """ALTER TABLE, tolerating another writer that adds the same columns at the same time."""
-    spark.conf.set(USER_METADATA, records.to_json(_without_rows(record, "schema")))
     try:
-        spark.sql(f"ALTER TABLE {_sql_name(lake, asset)} ADD COLUMNS ({_column_list(missing)})")
+        with _recorded(spark, _without_rows(record, "schema")):
+            spark.sql(f"ALTER TABLE {_sql_name(lake, asset)} ADD COLUMNS ({_column_list(missing)})")
     except Exception:
         table = open_table(lake, asset)
         if table is None or not missing.keys() <= {field.name for field in table.schema().fields}:
             raise
-    finally:
-        spark.conf.unset(USER_METADATA)
 
 
 def _without_rows(record: CommitRecord, kind: Kind) -> CommitRecord:
@@ -125,7 +182,13 @@ def _without_rows(record: CommitRecord, kind: Kind) -> CommitRecord:
 
 
 def _create(
-    spark: SparkSession, lake: Lake, asset: str, columns: dict[str, str], record: CommitRecord, private: Iterable[str]
+    spark: SparkSession,
+    lake: Lake,
+    asset: str,
+    columns: dict[str, str],
+    record: CommitRecord,
+    private: Iterable[str],
+    row_tracking: bool,
 ) -> None:
     """CREATE TABLE, tolerating another writer that makes the same table at the same time."""
     indexed = ",".join(
@@ -133,21 +196,20 @@ def _create(
         for name, kind in columns.items()
         if name not in set(private) | {SLICE} and kind.startswith(HAVE_STATISTICS)
     )
-    properties = {"delta.enableRowTracking": "true", **KEEP_LOG, "delta.dataSkippingStatsColumns": indexed}
-    spark.conf.set(USER_METADATA, records.to_json(_without_rows(record, "create")))
+    properties = {**PROPERTIES, "delta.dataSkippingStatsColumns": indexed}
+    properties |= {} if row_tracking else {"delta.enableRowTracking": "false"}
     try:
-        spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {_sql_name(lake, asset)} ({_column_list(columns)}) USING delta "
-            f"PARTITIONED BY ({SLICE}) TBLPROPERTIES ("
-            + ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
-            + ")"
-        )
+        with _recorded(spark, _without_rows(record, "create")):
+            spark.sql(
+                f"CREATE TABLE IF NOT EXISTS {_sql_name(lake, asset)} ({_column_list(columns)}) USING delta "
+                f"PARTITIONED BY ({SLICE}) TBLPROPERTIES ("
+                + ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+                + ")"
+            )
     except Exception as error:
         # The caller looks whether the other writer's table is there, and comes again until it is.
         if not (lost_race(error) or any(code in str(error) for code in CREATED_BY_ANOTHER)):
             raise
-    finally:
-        spark.conf.unset(USER_METADATA)
 
 
 def _sql_name(lake: Lake, asset: str) -> str:

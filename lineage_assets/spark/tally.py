@@ -88,9 +88,14 @@ def count(job: Job, decided: DataFrame) -> Counted:
     )
 
 
-def tallied(job: Job, decided: DataFrame, plan: Plan, counted: Counted, foreign_schemas: tuple[int, ...]) -> Tally:
-    """The whole tally of a slice. Gaps are asked of a second client only where offsets and records differ."""
-    gap_kinds = _gaps(job, plan, counted.fates)
+def tallied(
+    job: Job, plan: Plan, counted: Counted, foreign_schemas: tuple[int, ...], spread: int, measure: bool = True
+) -> Tally:
+    """The whole tally of a slice. Gaps are asked of a second client only where offsets and records differ.
+
+    Without `measure` they are taken as what the topic is declared to have, and stated as `unmeasured`.
+    """
+    gap_kinds = _gaps(job, plan, counted.fates) if measure else _unmeasured(plan, counted.fates)
     # A loss inside the slice is a fault of its own: it is no gap, and not missing a second time.
     accounted = {p: sum(gap_kinds.get(p, {}).values()) + _lost_inside(p, plan) for p in plan.ranges}
     return Tally(
@@ -104,7 +109,7 @@ def tallied(job: Job, decided: DataFrame, plan: Plan, counted: Counted, foreign_
         repeated_offsets=Failing(counted.repeated_offsets),
         outside=_outside(plan.ranges, counted.extent),
         foreign_schemas=foreign_schemas,
-        keys_in_two_partitions=_spread_keys(job, decided),
+        keys_in_two_partitions=spread,
     )
 
 
@@ -130,7 +135,7 @@ def _reasons(topic: str, rows: Sequence[Row]) -> dict[str, Failing]:
     }
 
 
-def _spread_keys(job: Job, decided: DataFrame) -> int:
+def spread_keys(job: Job, decided: DataFrame) -> int:
     """How many keys stand in two partitions of the slice."""
     from pyspark.sql import functions as F
 
@@ -175,6 +180,12 @@ def _gaps(job: Job, plan: Plan, fates: Mapping[int, Mapping[Fate, int]]) -> dict
                 kinds["compacted" if topic.compacted else "markers"] = holes
             _add(found[partition], kinds)
     return {p: kinds for p, kinds in found.items() if kinds}
+
+
+def _unmeasured(plan: Plan, fates: Mapping[int, Mapping[Fate, int]]) -> dict[int, dict[str, int]]:
+    """Offsets of which no record came, for now without a kind."""
+    holes = {p: r.span - sum(fates.get(p, {}).values()) - _lost_inside(p, plan) for p, r in plan.ranges.items()}
+    return {p: {"unmeasured": number} for p, number in holes.items() if number > 0}
 
 
 def _unexplained(

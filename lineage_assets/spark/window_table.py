@@ -89,10 +89,15 @@ class WindowTable:
         return hashlib.sha256(json.dumps([lineage_assets.__version__, self.sql]).encode()).hexdigest()[:16]
 
     @property
+    def start_second(self) -> str:
+        """Spark SQL for the second at which the window of a row starts; null for a row without an event time."""
+        return f"floor(unix_micros(`{self.time}`) / {self.window_s * 1_000_000}) * {self.window_s}"
+
+    @property
     def sql(self) -> str:
         """Spark SQL over `slice_rows`. A row without an event time is in no window."""
         keys = ", ".join(f"`{name}`" for name in self.by)
-        start = f"timestamp_seconds(floor(unix_micros(`{self.time}`) / {self.window_s * 1_000_000}) * {self.window_s})"
+        start = f"timestamp_seconds({self.start_second})"
         end = f"timestamp_seconds((floor(unix_micros(`{self.time}`) / {self.window_s * 1_000_000}) + 1) * {self.window_s})"
         columns = [*(f"`{name}`" for name in self.by), f"{start} AS window_start", f"{end} AS window_end"]
         for measure in self.measures:

@@ -34,7 +34,12 @@ run_monitoring:
   enabled: true
 concurrency:
   runs:
-    max_concurrent_runs: 3
+    # Three slices at once. A stream's run lives for months and takes no slot; there is one for each stream.
+    max_concurrent_runs: -1
+    tag_concurrency_limits:
+      - {key: lineage/stream, limit: 1, value: {applyLimitPerUniqueValue: true}}
+      - {key: dagster/partition, limit: 3}
+      - {key: dagster/asset_partition_range_start, limit: 1}
 run_coordinator:
   module: dagster.core.run_coordinator
   class: QueuedRunCoordinator

@@ -19,7 +19,7 @@ import pytest
 from lineage_assets.errors import FatalError
 from lineage_assets.kafka.client import create_topic
 from lineage_assets.kafka.registry import Registry
-from lineage_assets.lineage.commits import blocking_failures, newest_by_slice, open_table
+from lineage_assets.lineage.commits import Tail, blocking_failures, newest_by_slice, open_table
 from lineage_assets.lineage.offsets import OffsetRange
 from lineage_assets.lineage.record import TableInput, TopicInput, output_schema_hash
 from lineage_assets.lineage.schemas import fingerprint
@@ -276,9 +276,11 @@ def two_hours(stack: Settings, spark: SparkSession, tmp_path_factory: pytest.Tem
 def test_rows_of_another_slice_are_refused_as_a_whole(two_hours: Engine) -> None:
     before, lake, asset = two_hours.raw(), two_hours.settings.lake_env, f"raw/{two_hours.table.name}"
     mixed, record = tables.read_table(two_hours.spark, lake, asset), record_of(two_hours.log("raw")[0])
+    tail = Tail(lake, asset)
+    tail.read()
 
     with pytest.raises(Exception, match=r"(?s)DELTA_REPLACE_WHERE_MISMATCH.*_slice"):
-        tables.replace_slice(mixed, lake, asset, record, 2)
+        tables.replace_slice(mixed, tail, record, tail.turn(record.slice))
 
     assert two_hours.raw() == before
 

@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 from lineage_assets.kafka.client import Topic
 from lineage_assets.kafka.cuts import SlicedTopic
-from lineage_assets.lineage.commits import Commit, lost_offsets
+from lineage_assets.lineage.commits import Commit, lost_offsets, newest_by_slice
 from lineage_assets.lineage.offsets import OffsetRange
 from lineage_assets.lineage.record import CheckOutcome, CommitRecord, TableInput, TopicInput
 from lineage_assets.lineage.slices import Cut, Grain
-from lineage_assets.reporting.behind import consumed, events_behind, slices_behind
+from lineage_assets.reporting.behind import Slices, consumed, events_behind, slices_behind
 
 AT = datetime(2026, 3, 1, 10, tzinfo=UTC)
 TOPIC = Topic("clicks", "t1", (0, 1), {})
@@ -43,15 +43,16 @@ def silver(slice: str, raw_version: int, table: str = "raw/clicks") -> CommitRec
     return replace(raw(slice, {}), asset="silver/clicks", inputs=(source,))
 
 
-def log(*told: CommitRecord | None) -> list[Commit]:
-    return [Commit(version, 0, "WRITE", one) for version, one in enumerate(told)][::-1]
+def log(*told: CommitRecord | None) -> Slices:
+    """What a table holds after these commits, oldest first."""
+    return newest_by_slice([Commit(version, 0, "WRITE", one) for version, one in enumerate(told)][::-1])
 
 
 WHOLE = raw(TEN, {0: (0, 10), 1: (0, 5)})
 
 
 def test_a_slice_that_raw_never_had_is_behind_and_one_without_records_is_not() -> None:
-    assert events_behind(sliced(), [], []) == [TEN]
+    assert events_behind(sliced(), {}, {}) == [TEN]
 
 
 def test_a_slice_that_raw_and_silver_hold_whole_is_not_behind() -> None:
@@ -74,7 +75,7 @@ def test_the_open_slice_is_behind_as_soon_as_it_grows() -> None:
 def test_raw_that_was_decided_again_leaves_silver_behind() -> None:
     assert events_behind(sliced(), log(WHOLE, WHOLE), log(silver(TEN, 0))) == [TEN]
     assert events_behind(sliced(), log(WHOLE, WHOLE), log(silver(TEN, 1))) == []
-    assert events_behind(sliced(), log(WHOLE), []) == [TEN], "killed between the two commits"
+    assert events_behind(sliced(), log(WHOLE), {}) == [TEN], "killed between the two commits"
 
 
 def test_offsets_that_retention_took_are_not_asked_for_for_ever() -> None:
@@ -91,9 +92,9 @@ def test_a_slice_that_holds_records_of_an_earlier_topic_is_no_slice_of_this_one(
 
 
 def test_slices_behind_come_oldest_first() -> None:
-    assert events_behind(sliced({0: 99, 1: 5}), [], []) == [TEN, TWELVE]
+    assert events_behind(sliced({0: 99, 1: 5}), {}, {}) == [TEN, TWELVE]
     history = log(raw(TWELVE, {}), raw(TEN, {}))
-    assert slices_behind(history, []) == [TEN, TWELVE]
+    assert slices_behind(history, {}) == [TEN, TWELVE]
 
 
 def held(record: CommitRecord) -> CommitRecord:
@@ -135,3 +136,57 @@ def test_only_the_records_own_table_counts_as_consumed() -> None:
     assert not consumed(entry(0, silver(TEN, 9, "silver/other")), source[0])
     reference = replace(gold(TEN, 0), inputs=(TableInput("silver/clicks", "id", None, read_at=9),))
     assert not consumed(entry(0, reference), source[0]), "a snapshot that was read says nothing about a slice"
+
+
+def streamed(slice: str, ranges: dict[int, tuple[int, int]]) -> CommitRecord:
+    return raw(slice, ranges, kind="append", run="stream/clicks/x")
+
+
+def test_a_running_stream_keeps_the_slices_that_reach_beyond_what_raw_holds() -> None:
+    grown = sliced({0: 14, 1: 7})
+    assert events_behind(grown, {}, {}, streamed=True) == [], "the stream begins at the first cut"
+    part = log(streamed(TEN, {0: (0, 4), 1: (0, 5)}))
+    done = log(silver(TEN, 0))
+    assert events_behind(grown, part, done) == [TEN, TWELVE]
+    assert events_behind(grown, part, done, streamed=True) == []
+    more = log(streamed(TEN, {0: (0, 10), 1: (0, 5)}), streamed(TWELVE, {0: (10, 12), 1: (5, 5)}))
+    assert events_behind(grown, more, log(silver(TEN, 0), silver(TWELVE, 1)), streamed=True) == []
+
+
+def test_a_gap_below_what_a_running_stream_has_written_is_behind_as_ever() -> None:
+    grown = sliced({0: 14, 1: 7})
+    gap = log(streamed(TEN, {0: (2, 10), 1: (0, 5)}), streamed(TWELVE, {0: (10, 12), 1: (5, 6)}))
+    assert events_behind(grown, gap, log(silver(TEN, 0), silver(TWELVE, 1)), streamed=True) == [TEN]
+    idle = log(streamed(TEN, {0: (2, 10), 1: (0, 5)}), streamed(TWELVE, {0: (10, 12)}))
+    assert events_behind(grown, idle, log(silver(TEN, 0), silver(TWELVE, 1)), streamed=True) == [TEN]
+    apart = log(streamed(TEN, {0: (2, 10), 1: (0, 4)}), streamed(TWELVE, {0: (10, 12)}))
+    assert events_behind(grown, apart, log(silver(TEN, 0), silver(TWELVE, 1)), streamed=True) == [], (
+        "partition 1 is still on its way through the slice"
+    )
+
+
+def test_the_open_slice_is_the_streams_also_below_what_it_has_written() -> None:
+    gap = log(WHOLE, streamed(TWELVE, {0: (11, 14), 1: (5, 7)}))
+    made = log(silver(TEN, 0), silver(TWELVE, 1))
+    assert events_behind(sliced({0: 14, 1: 7}), gap, made) == [TWELVE]
+    assert events_behind(sliced({0: 14, 1: 7}), gap, made, streamed=True) == []
+
+
+def test_a_stream_between_its_two_commits_is_not_behind_and_a_slice_that_it_left_so_is() -> None:
+    ended = log(streamed(TEN, {0: (0, 10), 1: (0, 5)}))
+    assert events_behind(sliced(), ended, {}) == [TEN]
+    assert events_behind(sliced(), ended, {}, streamed=True) == []
+    appended = streamed(TWELVE, {0: (10, 12), 1: (5, 7)})
+    went_on = log(streamed(TEN, {0: (0, 10), 1: (0, 5)}), appended)
+    assert events_behind(sliced({0: 12, 1: 7}), went_on, {}, streamed=True) == [TEN]
+    decided_again = log(WHOLE, appended, WHOLE), log(silver(TEN, 0), silver(TWELVE, 1))
+    assert events_behind(sliced({0: 12, 1: 7}), *decided_again, streamed=True) == [TEN]
+
+
+def test_every_append_to_its_source_leaves_a_table_behind_that_slice() -> None:
+    one, two = (replace(silver(TEN, version), kind="append") for version in (0, 1))
+    assert slices_behind(log(one, two), log(gold(TEN, 0))) == [TEN]
+    assert slices_behind(log(one, two), log(gold(TEN, 1))) == []
+    passing = replace(two, checks=(CheckOutcome("amount__ge", True, "ERROR", 0, 10, (), True),))
+    assert slices_behind(log(one, passing), log(gold(TEN, 0))) == [TEN]
+    assert slices_behind(log(held(one), passing), log(gold(TEN, 0))) == [], "the checks of all appends hold the slice"

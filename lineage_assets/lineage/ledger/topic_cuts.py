@@ -1,7 +1,6 @@
-"""The ledger: Delta tables with what no commit can hold for good. Today: the cuts.
+"""Cuts of topics, by topic id: written once, by whoever comes first.
 
-Belongs here: the ledger's tables, their schemas, and their rule of who wins.
-Does not belong here: how a cut is found (kafka/cuts.py), what a Delta log says (commits.py).
+Belongs here: their table, and its rule of who wins. Does not belong here: how a cut is found (kafka/cuts.py).
 """
 
 from __future__ import annotations
@@ -12,13 +11,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from lineage_assets.errors import TransientError
 from lineage_assets.lineage.commits import Lake, open_table
+from lineage_assets.lineage.ledger.tables import LedgerTable
 from lineage_assets.lineage.slices import Cut
 
 CUTS = "ledger/cuts"
-ATTEMPTS = 50
-"""Writers of the ledger are few and a commit takes milliseconds: 50 lost races in a row mean a fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,33 +33,35 @@ def cuts(lake: Lake, topic: TopicRef) -> list[Cut]:
     return [] if table is None else _read(table, topic)
 
 
+def topics(lake: Lake) -> list[TopicRef]:
+    """Every topic that has cuts, those that were deleted since included."""
+    table = open_table(lake, CUTS)
+    if table is None:
+        return []
+    rows = table.to_pyarrow_table(columns=["cluster", "topic", "topic_id"]).group_by(["cluster", "topic", "topic_id"])
+    found = rows.aggregate([]).to_pylist()
+    return sorted(
+        (TopicRef(one["cluster"], one["topic"], one["topic_id"]) for one in found),
+        key=lambda one: (one.cluster, one.name, one.topic_id),
+    )
+
+
 def add_cuts(lake: Lake, topic: TopicRef, wanted: Sequence[Cut], how: str) -> list[Cut]:
     """Insert cuts and return all that stand. The first insert of an instant wins; a later one is ignored.
 
-    `how` is `index` (by the broker's timestamp index) or `arrival`. The insert is a compare-and-swap on the table's
-    version: deltalake refuses an append, when told not to retry, if another writer was there since the table was read.
+    `how` is `index` (by the broker's timestamp index) or `arrival`.
     """
-    from deltalake import CommitProperties, write_deltalake
-    from deltalake.exceptions import CommitFailedError
+    stands: list[Cut] = []
 
-    for _ in range(ATTEMPTS):
-        table = open_table(lake, CUTS) or _create(lake)
+    def missing(table: Any) -> list[dict[str, Any]]:
         standing = _read(table, topic)
         known = {cut.at for cut in standing}
         new = [cut for cut in wanted if cut.at not in known]
-        if not new:
-            return standing
-        try:
-            write_deltalake(
-                table, _rows(topic, new, how), mode="append", commit_properties=CommitProperties(max_commit_retries=0)
-            )
-        except CommitFailedError:
-            continue
-        return sorted([*standing, *new], key=lambda cut: cut.at)
-    raise TransientError(
-        f"{ATTEMPTS} attempts to add cuts of {topic.name} to {lake.path(CUTS)} lost to other writers",
-        remedy="try again",
-    )
+        stands[:] = sorted([*standing, *new], key=lambda cut: cut.at)
+        return _rows(topic, new, how)
+
+    TABLE.append(lake, f"cuts of {topic.name}", missing)
+    return stands
 
 
 def _schema() -> Any:
@@ -83,31 +82,17 @@ def _schema() -> Any:
     )
 
 
-def _create(lake: Lake) -> Any:
-    """Make the table; of several writers that do so at once the first makes it, and the others find it there."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import CommitFailedError
-
-    options = dict(lake.storage_options) or None
-    try:
-        DeltaTable.create(lake.path(CUTS), _schema(), mode="ignore", partition_by=["topic_id"], storage_options=options)
-    except CommitFailedError:
-        if open_table(lake, CUTS) is None:
-            raise
-    return open_table(lake, CUTS)
+TABLE = LedgerTable(CUTS, _schema, ["topic_id"], ("topic_id", "at"))
 
 
-def _rows(topic: TopicRef, new: Sequence[Cut], how: str) -> Any:
-    import pyarrow as pa
-
+def _rows(topic: TopicRef, new: Sequence[Cut], how: str) -> list[dict[str, Any]]:
     fixed = {"cluster": topic.cluster, "topic": topic.name, "topic_id": topic.topic_id}
     now = datetime.now(UTC)
-    rows = [
+    return [
         {**fixed, "at": cut.at, "partition": partition, "offset": offset, "how": how, "taken_at": now}
         for cut in new
         for partition, offset in sorted(cut.offsets.items())
     ]
-    return pa.Table.from_pylist(rows, schema=_schema())
 
 
 def _read(table: Any, topic: TopicRef) -> list[Cut]:

@@ -1,0 +1,446 @@
+"""The stream's way through the one transformation: what `foreachBatch` does, in the Python worker of the Spark server.
+
+Belongs here: one micro-batch, from its offsets to the two commits of each slice that it touches. Does not belong here:
+starting and watching the query (stream.py), the commits (commit.py), which keys were seen (seen.py).
+
+What a batch writes follows from what the tables hold, not from the checkpoint: offsets that raw has are left out, silver
+first gets what raw decided before. So a batch may come twice, from a second query or after a kill anywhere.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lineage_assets.errors import FatalError, LineageError, TransientError
+from lineage_assets.kafka.cuts import SlicedTopic, slice_topic
+from lineage_assets.kafka.registry import Registry
+from lineage_assets.lineage import lease
+from lineage_assets.lineage.commits import Content, Lost, by_slice, lost_in, summary, without
+from lineage_assets.lineage.fates import Fate
+from lineage_assets.lineage.offsets import OffsetRange, Ranges, minus, span
+from lineage_assets.lineage.record import CommitRecord
+from lineage_assets.lineage.slices import Slice
+from lineage_assets.settings import Settings
+from lineage_assets.spark import facts as batch_facts
+from lineage_assets.spark import kafka_source, tables
+from lineage_assets.spark.commit import Decision, Writers, commit_raw, commit_silver, foreign_schemas
+from lineage_assets.spark.decide import decide, known_ids, whole_key, writers_of
+from lineage_assets.spark.event_table import EventTable
+from lineage_assets.spark.facts import Facts
+from lineage_assets.spark.job import Job
+from lineage_assets.spark.kafka_source import BASE
+from lineage_assets.spark.offset_log import batch_ranges
+from lineage_assets.spark.reads import Plan, below
+from lineage_assets.spark.seen import Array, Keys, Marks, Seen
+from lineage_assets.spark.session import until_won
+from lineage_assets.spark.tally import tallied
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+DECIDED = "lineage_stream_decided"
+TOPIC_ASKED_EVERY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start of a stream, as its Python worker is told: pickled with the function that `foreachBatch` runs."""
+
+    settings: Settings
+    table: EventTable
+    owner: str
+    checkpoint: str
+    off: frozenset[str] = frozenset()
+    """What a measurement leaves out: `counts`."""
+
+    @property
+    def run(self) -> str:
+        """The id that stands in the records of this start."""
+        return f"stream/{self.table.topic}/{self.owner}"
+
+
+class Stopped(TransientError):
+    """The stream was asked to stop, and does so between two batches."""
+
+
+class TooMuch(TransientError):
+    """A batch needed more memory than the worker may have: half of it will do."""
+
+
+_running: dict[str, MicroBatches] = {}
+
+
+def handle(start: Start, rows: DataFrame, batch: int) -> None:
+    """What `foreachBatch` calls. A failure is also written down for the client, which gets a text only."""
+    lake = start.settings.lake_env
+    try:
+        if start.owner not in _running:
+            _running.clear()
+            _running[start.owner] = MicroBatches(start, rows.sparkSession)
+        _running[start.owner].take(rows, batch)
+    except LineageError as error:
+        lease.fail(lake, start.owner, type(error).__name__, error.message, error.remedy)
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What a batch brings of one slice; `lost` are offsets of it that retention took before they were read."""
+
+    piece: Slice
+    ranges: Ranges
+    lost: Lost
+
+
+class MicroBatches:
+    """The worker's side of one start of a stream: what it knows between two batches."""
+
+    def __init__(self, start: Start, spark: SparkSession) -> None:
+        self.start = start
+        config, table = start.settings, start.table
+        self.job = Job(spark, config, table, self._topic(), start.run, Registry(config))
+        self.asked_at = time.monotonic()
+        self.writers = Writers(self.job, start.off)
+        self.raw, self.silver = Content(self.writers.raw), Content(self.writers.silver)
+        self.seen = Seen(table.window_ms)
+        self._read()
+        self.ids = known_ids(self.job, self.writers.raw.read())
+        self.schemas = writers_of(self.job, self.ids)
+
+    def take(self, rows: DataFrame, batch: int) -> None:
+        """Process one micro-batch."""
+        self._require_lease()
+        if "offset_log" in self.start.off:
+            return self._measured(rows, batch)
+        ranges = batch_ranges(self.start.checkpoint, self.job.table.topic, batch)
+        self._follow(ranges)
+        self._read()
+        pieces = self._pieces(ranges)
+        if not pieces:
+            return
+        whole = sum(span(one.ranges) for one in pieces) == span(ranges)
+        arrived = kafka_source.base(rows)
+        decided, facts = self._decide(arrived if whole else arrived.where(_within(pieces)))
+        try:
+            marks = self._mark(facts)
+            keys = facts.keys
+            facts = facts.with_duplicates(marks.duplicate)
+            marked = _with_duplicates(decided, keys.where(marks.duplicate), self.job.topic.topic.partitions)
+            spread = np.zeros(len(facts), bool)
+            spread[np.flatnonzero(facts.whole)] = marks.in_another_partition
+            for one in pieces:
+                self._write(one, marked, facts, spread, batch, alone=len(pieces) == 1)
+            self.seen.take(keys)
+        finally:
+            decided.unpersist()
+        self._require_memory(batch)
+
+    def _measured(self, rows: DataFrame, batch: int) -> None:
+        """A batch of the open slice with parts of lineage left out (bench/): not for tables that anybody trusts."""
+        decided, facts = self._decide(kafka_source.base(rows))
+        try:
+            marks = self._mark(facts)
+            keys = facts.keys
+            marked = _with_duplicates(decided, keys.where(marks.duplicate), self.job.topic.topic.partitions)
+            held = {
+                p: OffsetRange(
+                    int(facts.offset[facts.partition == p].min()), int(facts.offset[facts.partition == p].max()) + 1
+                )
+                for p in np.unique(facts.partition).tolist()
+            }
+            piece = Piece(self.job.topic.open_slice, held, {})
+            self._commit(
+                piece, marked, facts.with_duplicates(marks.duplicate), np.zeros(len(facts), bool), batch, 1, whole=True
+            )
+            self.seen.take(keys)
+        finally:
+            decided.unpersist()
+
+    def state_loss(self, lost: Mapping[int, OffsetRange]) -> None:
+        """Commit what retention took before it was read: by slice, named and counted, in records that fail their check."""
+        self._read()
+        nothing = kafka_source.read(self.job.spark, self.job.settings, self.job.table.topic, [])
+        decided, facts = self._decide(nothing)
+        for piece, ranges in self._slices(lost):
+            known = self.raw.held(piece.key, self.job.topic.topic.id)
+            stated = {p: (held,) for p, held in ranges.items() if held.span}
+            # A loss inside what a slice holds stays inside its range; one at its beginning moves the beginning.
+            covered = {
+                p: held if p in known and known[p].span else OffsetRange(held.end, held.end)
+                for p, held in ranges.items()
+            }
+            self._write(Piece(piece, covered, stated), decided, facts, np.zeros(0, bool), None, alone=True)
+
+    def repair(self) -> None:
+        """Give silver what raw decided and silver lacks, for every slice."""
+        self._read()
+        for key in list(self.raw.slices):
+            if key is not None:
+                self._repair(key)
+
+    # What the broker has, and where slices end.
+
+    def _topic(self) -> SlicedTopic:
+        table, config = self.start.table, self.start.settings
+        return slice_topic(config, config.lake_env, table.topic, table.grain, table.since, owner=self.start.owner)
+
+    def _follow(self, ranges: Ranges) -> None:
+        """Ask for the topic again when a slice has turned, when partitions were added, and now and then."""
+        now = datetime.now(UTC)
+        turned = now >= self.job.topic.open_slice.end
+        added = not set(ranges) <= set(self.job.topic.topic.partitions)
+        if turned or added or time.monotonic() - self.asked_at > TOPIC_ASKED_EVERY_S:
+            self.job = replace(self.job, topic=self._topic())
+            self.asked_at = time.monotonic()
+
+    def _slices(self, ranges: Ranges) -> list[tuple[Slice, Ranges]]:
+        """Ranges by the slices that they arrived in, oldest first."""
+        topic = self.job.topic
+        opened = topic.cuts[-1].offsets
+        if all(held.start >= opened.get(p, 0) for p, held in ranges.items()):
+            return [(topic.open_slice, ranges)]
+        found: list[tuple[Slice, Ranges]] = []
+        ends = {p: max(held.end, opened.get(p, 0)) for p, held in ranges.items()}
+        for piece, covered in topic.slices():
+            if piece == topic.open_slice:
+                covered = {p: OffsetRange(opened.get(p, 0), end) for p, end in ends.items()}
+            inside = {
+                p: OffsetRange(max(held.start, covered[p].start), min(held.end, covered[p].end))
+                for p, held in ranges.items()
+                if p in covered and max(held.start, covered[p].start) < min(held.end, covered[p].end)
+            }
+            if inside:
+                found.append((piece, inside))
+        return found
+
+    def _pieces(self, ranges: Ranges) -> list[Piece]:
+        """What raw lacks of a batch, slice by slice. A part of which the middle is held makes two pieces."""
+        found = []
+        for piece, wanted in self._slices(ranges):
+            held = self.raw.held(piece.key, self.job.topic.topic.id)
+            entry = self.raw.slices.get(piece.key)
+            lost = lost_in([entry]) if entry else {}
+            for left in (rest for part in minus(wanted, held) for rest in without(part, lost)):
+                found.append(Piece(piece, left, {}))
+        return found
+
+    # What the tables hold.
+
+    def _require_lease(self) -> None:
+        mine = lease.read(self.job.lake, self.job.table.topic)
+        if mine is None or mine.owner != self.start.owner:
+            raise Stopped(f"another stream of {self.job.table.topic} has taken over")
+        if mine.stopping:
+            raise Stopped(f"the stream of {self.job.table.topic} was asked to stop")
+        if not mine.live():
+            raise Stopped(f"the client of the stream of {self.job.table.topic} is gone")
+
+    def _require_memory(self, batch: int) -> None:
+        # Not the peak that getrusage knows: a process inherits its parent's, which is the whole JVM's.
+        used = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+        if used > self.start.settings.stream_memory_mb * 2**20:
+            raise TooMuch(
+                f"batch {batch} took the stream's Python worker to {used >> 20} MB, with {len(self.seen):,} dedupe keys",
+                remedy="the stream goes on with smaller batches; raise LINEAGE_STREAM_MEMORY_MB if the keys need it",
+            )
+
+    def _read(self) -> None:
+        for content in (self.raw, self.silver):
+            content.read()
+            refuse_restored(content)
+
+    def _repair(self, key: str) -> None:
+        entry = self.raw.slices[key]
+        made = self.silver.slices.get(key)
+        consumed = _consumed(made, self.writers.raw.asset)
+        if entry[0].version < consumed:
+            return
+        turn = self.writers.silver.turn(key)
+        entries = [one for one in by_slice(self.writers.raw.read())[key] if one[0].version >= consumed]
+        whole = made is None or any(record.kind != "append" for _, record in entries)
+        if whole:
+            entries = by_slice(self.writers.raw.read())[key]
+        decision = replace(summary(entries), kind="replace" if whole else "append")
+        version = self.writers.raw.read()[0].version
+        rows = self._decided_rows(key, decision, entries[0][0].version, version)
+        through = (entries[-1][0].version, entries[0][0].version + 1)
+        commit_silver(self.job, self.writers, rows, decision, through, turn)
+        self._read()
+
+    def _decided_rows(self, key: str, decision: CommitRecord, through: int, version: int) -> DataFrame:
+        """Rows of raw with the fate that they were given, decoded once more. Raises FatalError where that fails now."""
+        from pyspark.sql import functions as F
+
+        stored = tables.read_table(self.job.spark, self.job.lake, self.writers.raw.asset, version)
+        topic = F.col("topic_id") == self.job.topic.topic.id
+        ranges = next(one.ranges for one in decision.topics if one.topic_id == self.job.topic.topic.id)
+        mine = stored.where((F.col(tables.SLICE) == key) & topic & _within_ranges(ranges))
+        given = mine.select(*BASE, F.col("fate").alias("given_fate"), F.col("late_by_s").alias("given_late"))
+        decided = decide(self.job, given, None, self.schemas, mark=False)
+        decided = decided.withColumns({"fate": F.col("given_fate"), "late_by_s": F.col("given_late")})
+        unreadable = decided.where((F.col("fate") == Fate.ok.value) & F.col("record").isNull()).count()
+        if unreadable:
+            raise FatalError(
+                f"slice {key} of {self.writers.raw.asset} holds {unreadable} ok records, decided by contract "
+                f"{decision.contract[:12]}, that contract {self.job.table.contract.hash[:12]} cannot decode; silver lacks them",
+                remedy=f"materialize raw and silver of {self.job.table.name} {key}: that decides the slice again",
+            )
+        return decided
+
+    # Deciding.
+
+    def _decide(self, arrived: DataFrame) -> tuple[DataFrame, Facts]:
+        """Decode a batch once, and bring its facts here; once more if it has a schema that is new."""
+        while True:
+            decide(self.job, arrived, None, self.schemas, mark=False).createOrReplaceTempView(DECIDED)
+            decided = self.job.spark.table(DECIDED).persist()
+            facts = batch_facts.collect(decided, self.job.table)
+            met = {int(one) for one in np.unique(facts.schema_id) if one >= 0} - self.ids
+            new = {one for one in met if self.job.registry.schema(one) is not None}
+            if not new:
+                return decided, facts
+            decided.unpersist()
+            self.ids = self.ids | new
+            self.schemas = writers_of(self.job, self.ids)
+
+    def _mark(self, facts: Facts) -> Marks:
+        keys = facts.keys
+        if stamps := self.seen.lacking(keys):
+            self.seen.load(self._keys_below(facts, stamps), stamps)
+        return self.seen.mark(keys)
+
+    def _keys_below(self, facts: Facts, stamps: Mapping[int, tuple[int, int]]) -> Keys:
+        """Keys at lower offsets, stamped where the store knows nothing of them yet: out of raw, decoded."""
+        from pyspark.sql import functions as F
+
+        starts = {p: int(facts.offset[facts.partition == p].min()) for p in stamps}
+        oldest = min(from_ms for from_ms, _ in stamps.values())
+        lower = below(self.job, self.writers.raw.read(), starts, oldest, lambda _: True)
+        if lower is None:
+            return facts.keys.where(np.zeros(len(facts.keys), bool))
+        found = decide(self.job, lower, None, self.schemas, mark=False).where(whole_key(self.job.table))
+        stamp, partition = F.unix_millis("timestamp"), F.col("partition")
+        unknown = reduce(
+            lambda left, right: left | right,
+            ((partition == p) & (stamp >= since) & (stamp < until) for p, (since, until) in stamps.items()),
+        )
+        return batch_facts.collect(found.where(unknown), self.job.table).keys
+
+    # Writing.
+
+    def _write(
+        self, one: Piece, marked: DataFrame, facts: Facts, spread: Array, batch: int | None, *, alone: bool
+    ) -> None:
+        """Commit what a batch brings of one slice; when another writer was first, what is then left of it."""
+        left: Sequence[Ranges] = [one.ranges]
+
+        def attempt(number: int) -> None:
+            nonlocal left
+            if number > 1:
+                self._read()
+                held = self.raw.held(one.piece.key, self.job.topic.topic.id)
+                left = [rest for ranges in left for rest in minus(ranges, held)]
+            if one.piece.key in self.raw.slices:
+                self._repair(one.piece.key)
+            for ranges in list(left):
+                untouched = alone and number == 1
+                self._commit(replace(one, ranges=ranges), marked, facts, spread, batch, number, whole=untouched)
+                left = [rest for rest in left if rest is not ranges]
+
+        until_won(self.job.settings, attempt)
+
+    def _commit(
+        self,
+        one: Piece,
+        marked: DataFrame,
+        facts: Facts,
+        spread: Array,
+        batch: int | None,
+        attempt: int,
+        *,
+        whole: bool,
+    ) -> None:
+        key, table, topic = one.piece.key, self.job.table, self.job.topic.topic
+        if not whole:
+            inside = _inside(facts, one.ranges)
+            marked, facts, spread = marked.where(_within_ranges(one.ranges)), facts.where(inside), spread[inside]
+        raw_turn, silver_turn = self.writers.raw.turn(key), self.writers.silver.turn(key)
+        counted = batch_facts.counted(facts, table.topic) if "counts" not in self.start.off else batch_facts.UNCOUNTED
+        plan = Plan(one.ranges, [one.ranges], one.lost, ())
+        in_two = len(np.unique(facts.high[spread]))
+        # Reading every batch of such a topic twice more would cost more than the batch: they are measured when it closes.
+        measure = not (topic.compacted or table.transactional or "counts" in self.start.off)
+        tally = tallied(self.job, plan, counted, foreign_schemas(self.job, counted.schema_ids), in_two, measure)
+        stated = {}
+        if "counts" not in self.start.off:
+            skew = batch_facts.skew_of(facts, of=topic.partitions, private=table.private_key, salt=topic.id)
+            stated = {"skew": skew}
+        decision = Decision("append", one.piece, plan, marked, tally, counted.schema_ids, batch, stated)
+        raw = commit_raw(self.job, self.writers, decision, raw_turn, attempt)
+        assert raw.record is not None
+        commit_silver(self.job, self.writers, marked, raw.record, (raw.version, raw.version + 1), silver_turn)
+        self._read()
+
+
+def refuse_restored(content: Content) -> None:
+    """Raises FatalError when someone restored a table: the tables no longer fit each other."""
+    if content.restored is not None:
+        raise FatalError(
+            f"{content.asset} was restored to version {content.restored.restored_to} by commit {content.restored.version}",
+            remedy="run `lineage stream resume NAME --from-table`: it brings raw and silver to one common cut",
+        )
+
+
+def _consumed(made: tuple[object, CommitRecord] | None, raw: str) -> int:
+    """The first version of raw that a slice of silver has not consumed."""
+    if made is None:
+        return 0
+    return max((one.commits[1] for one in made[1].tables if one.table == raw and one.commits), default=0)
+
+
+def _within(pieces: Sequence[Piece]) -> Column:
+    return reduce(lambda left, right: left | right, (_within_ranges(one.ranges) for one in pieces))
+
+
+def _within_ranges(ranges: Ranges) -> Column:
+    from pyspark.sql import functions as F
+
+    inside = [
+        (F.col("partition") == p) & (F.col("offset") >= held.start) & (F.col("offset") < held.end)
+        for p, held in ranges.items()
+        if held.span
+    ]
+    return reduce(lambda left, right: left | right, inside, F.lit(False))
+
+
+def _inside(facts: Facts, ranges: Ranges) -> Array:
+    inside = np.zeros(len(facts), bool)
+    for p, held in ranges.items():
+        inside |= (facts.partition == p) & (facts.offset >= held.start) & (facts.offset < held.end)
+    return inside
+
+
+def _with_duplicates(decided: DataFrame, duplicates: Keys, partitions: Sequence[int]) -> DataFrame:
+    """Decided rows with the fate of those records, named by place in one number: a set that Spark looks up by hash."""
+    from pyspark.sql import functions as F
+
+    if not len(duplicates):
+        return decided
+    width = max(partitions) + 1
+    places = (duplicates.offset * width + duplicates.partition).tolist()
+    again = (F.col("offset") * width + F.col("partition")).isin(places)
+    return decided.withColumns(
+        {
+            "fate": F.when(again, F.lit(Fate.duplicate.value)).otherwise(F.col("fate")),
+            "late_by_s": F.when(~again, F.col("late_by_s")),
+        }
+    )
