@@ -35,11 +35,9 @@ def build(defs_module: ModuleType | None = None) -> tuple[dg.Definitions, dg.Com
         warnings.simplefilter("ignore", dg.PreviewWarning)
         warnings.simplefilter("ignore", dg.BetaWarning)
         loaded = tree.build_defs_at_path(tree.defs_module_path)
-        own = dg.Definitions(
-            sensors=build_sensors(tree), resources={"pyspark": pyspark}, executor=dg.in_process_executor
-        )
-        streams = build_streams(tree)
-    return dg.Definitions.merge(loaded, own, streams), tree
+        own = dg.Definitions(resources={"pyspark": pyspark}, executor=dg.in_process_executor)
+        sensors, streams = build_sensors(tree), build_streams(tree)
+    return dg.Definitions.merge(loaded, own, sensors, streams), tree
 
 
 def event_table(topic: str) -> EventTable:

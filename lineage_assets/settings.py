@@ -73,7 +73,9 @@ class Settings(BaseSettings):
 
     vacuum_after: str = Field("7d", description="`lineage maintain` removes files that no version of so long holds.")
     log_after: str = Field("1d", description="It removes log files so old, once the ledger has their records.")
-    events_after: str = Field("30d", description="It removes Dagster's events so old, all but the newest of each place.")
+    events_after: str = Field(
+        "30d", description="It removes Dagster's events so old, all but the newest of each place."
+    )
 
     @classmethod
     def settings_customise_sources(

@@ -3,7 +3,7 @@
 Belongs here: what Dagster calls around reporting/collector.py. Does not belong here: what it does in a tick.
 """
 
-from __future__ import annotations
+# No postponed annotations here: Dagster reads the type of `context` and does not resolve text.
 
 import json
 from collections.abc import Iterator, Sequence
@@ -50,9 +50,7 @@ def collector_sensor(tables: Sequence[Managed]) -> dg.SensorDefinition:
 def foreign_checks(tables: Sequence[Managed]) -> dg.AssetChecksDefinition:
     """Of every managed table: each commit carries its lineage. The collector reports it when it changes, a run when it runs."""
 
-    @dg.multi_asset_check(
-        name="no_foreign_commits", specs=[foreign_check(one.key) for one in tables], can_subset=True
-    )
+    @dg.multi_asset_check(name="no_foreign_commits", specs=[foreign_check(one.key) for one in tables], can_subset=True)
     def no_foreign_commits(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         lake = settings().lake_env
         for one in tables:

@@ -18,8 +18,9 @@ from typing import Any
 
 import dagster as dg
 
-from lineage_assets.components.collector import collector_sensor
+from lineage_assets.components.collector import collector_sensor, foreign_checks
 from lineage_assets.components.event_table import EventTable
+from lineage_assets.components.maintenance import build_maintenance
 from lineage_assets.components.marts import DbtMarts
 from lineage_assets.components.topic import Topic
 from lineage_assets.components.window_table import WindowTable
@@ -69,8 +70,8 @@ class Flow:
         return [dg.AssetKey([layer, self.table.name]) for layer in ("raw", "silver", "dead_letters", "late")]
 
 
-def build_sensors(tree: dg.ComponentTree) -> list[dg.SensorDefinition]:
-    """Three sensors for the whole code location, whatever the number of topics."""
+def build_sensors(tree: dg.ComponentTree) -> dg.Definitions:
+    """Three sensors, the maintenance, and the check of all commits, whatever the number of topics."""
     topics = tree.get_all_components(of_type=Topic)
     windows = tree.get_all_components(of_type=WindowTable)
     by_name = {topic.name: topic for topic in topics}
@@ -84,9 +85,11 @@ def build_sensors(tree: dg.ComponentTree) -> list[dg.SensorDefinition]:
         for mart, inputs in one.inputs(tree.load_context).items()
     }
     if not topics:
-        return []
+        return dg.Definitions()
     managed = [*(one for flow in flows for one in _managed(flow)), *(Managed(mart) for mart in marts)]
-    return [_topics_sensor(topics, flows), _catch_up_sensor(flows, marts), collector_sensor(managed)]
+    sensors = [_topics_sensor(topics, flows), _catch_up_sensor(flows, marts), collector_sensor(managed)]
+    own = dg.Definitions(sensors=sensors, asset_checks=[foreign_checks(managed)])
+    return dg.Definitions.merge(own, build_maintenance(managed))
 
 
 def _managed(flow: Flow) -> list[Managed]:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,13 +42,14 @@ from lineage_assets.spark.kafka_source import BASE
 from lineage_assets.spark.offset_log import batch_ranges
 from lineage_assets.spark.reads import Plan, below
 from lineage_assets.spark.seen import Array, Keys, Marks, Seen
-from lineage_assets.spark.session import until_won
+from lineage_assets.spark.session import lost_race, until_won
 from lineage_assets.spark.tally import tallied
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-DECIDED = "lineage_stream_decided"
+DECIDED = "lineage_stream_decided_{}"
+"""Views of the batches in flight: while one goes to silver the next is decided, and a view is looked up by its name."""
 TOPIC_ASKED_EVERY_S = 60.0
 
 
@@ -113,36 +115,57 @@ class MicroBatches:
         self.raw, self.silver = Content(self.writers.raw), Content(self.writers.silver)
         self.seen = Seen(table.window_ms)
         self._read()
+        self._silver = ThreadPoolExecutor(1, "silver")
+        self._pending: tuple[str, Future[None]] | None = None
+        self._decided = 0
         self.ids = known_ids(self.job, self.writers.raw.read())
         self.schemas = writers_of(self.job, self.ids)
 
     def take(self, rows: DataFrame, batch: int) -> None:
-        """Process one micro-batch."""
+        """Process one micro-batch. Its silver commit may end during the next one; what it fails by is raised there."""
         self._require_lease()
         if "offset_log" in self.start.off:
             return self._measured(rows, batch)
         ranges = batch_ranges(self.start.checkpoint, self.job.table.topic, batch)
         self._follow(ranges)
-        self._read()
+        self._read(silver=self._pending is None)
         pieces = self._pieces(ranges)
         if not pieces:
             return
         whole = sum(span(one.ranges) for one in pieces) == span(ranges)
         arrived = kafka_source.base(rows)
         decided, facts = self._decide(arrived if whole else arrived.where(_within(pieces)))
-        try:
-            marks = self._mark(facts)
-            keys = facts.keys
-            facts = facts.with_duplicates(marks.duplicate)
-            marked = _with_duplicates(decided, keys.where(marks.duplicate), self.job.topic.topic.partitions)
-            spread = np.zeros(len(facts), bool)
-            spread[np.flatnonzero(facts.whole)] = marks.in_another_partition
-            for one in pieces:
-                self._write(one, marked, facts, spread, batch, alone=len(pieces) == 1)
-            self.seen.take(keys)
-        finally:
-            decided.unpersist()
+        marks = self._mark(facts)
+        keys = facts.keys
+        facts = facts.with_duplicates(marks.duplicate)
+        marked = _with_duplicates(decided, keys.where(marks.duplicate), self.job.topic.topic.partitions)
+        spread = np.zeros(len(facts), bool)
+        spread[np.flatnonzero(facts.whole)] = marks.in_another_partition
+        for one in pieces:
+            self._write(one, marked, facts, spread, batch, alone=len(pieces) == 1)
+        self._after(lambda: decided.unpersist())
+        self.seen.take(keys)
         self._require_memory(batch)
+
+    def drain(self) -> None:
+        """Wait for the silver commit that is on its way. Raises what it failed by; a lost race is made good."""
+        if self._pending is None:
+            return
+        (key, pending), self._pending = self._pending, None
+        try:
+            pending.result()
+        except Exception as error:
+            if not lost_race(error):
+                raise
+        self._read()
+        until_won(self.job.settings, partial(self._repair_again, key))
+
+    def _after(self, act: Callable[[], object]) -> None:
+        """Do something once the silver commit that is on its way has ended, however it ends."""
+        if self._pending is None:
+            act()
+        else:
+            self._pending[1].add_done_callback(lambda _: act())
 
     def _measured(self, rows: DataFrame, batch: int) -> None:
         """A batch of the open slice with parts of lineage left out (bench/): not for tables that anybody trusts."""
@@ -163,7 +186,7 @@ class MicroBatches:
             )
             self.seen.take(keys)
         finally:
-            decided.unpersist()
+            self._after(lambda: decided.unpersist())
 
     def state_loss(self, lost: Mapping[int, OffsetRange]) -> None:
         """Commit what retention took before it was read: by slice, named and counted, in records that fail their check."""
@@ -179,13 +202,19 @@ class MicroBatches:
                 for p, held in ranges.items()
             }
             self._write(Piece(piece, covered, stated), decided, facts, np.zeros(0, bool), None, alone=True)
+            self.drain()
 
     def repair(self) -> None:
         """Give silver what raw decided and silver lacks, for every slice."""
         self._read()
         for key in list(self.raw.slices):
             if key is not None:
-                self._repair(key)
+                until_won(self.job.settings, partial(self._repair_again, key))
+
+    def _repair_again(self, key: str, attempt: int) -> None:
+        if attempt > 1:
+            self._read()
+        self._repair(key)
 
     # What the broker has, and where slices end.
 
@@ -253,8 +282,8 @@ class MicroBatches:
                 remedy="the stream goes on with smaller batches; raise LINEAGE_STREAM_MEMORY_MB if the keys need it",
             )
 
-    def _read(self) -> None:
-        for content in (self.raw, self.silver):
+    def _read(self, silver: bool = True) -> None:
+        for content in (self.raw, self.silver) if silver else (self.raw,):
             content.read()
             refuse_restored(content)
 
@@ -301,8 +330,10 @@ class MicroBatches:
     def _decide(self, arrived: DataFrame) -> tuple[DataFrame, Facts]:
         """Decode a batch once, and bring its facts here; once more if it has a schema that is new."""
         while True:
-            decide(self.job, arrived, None, self.schemas, mark=False).createOrReplaceTempView(DECIDED)
-            decided = self.job.spark.table(DECIDED).persist()
+            self._decided += 1
+            view = DECIDED.format(self._decided % 3)
+            decide(self.job, arrived, None, self.schemas, mark=False).createOrReplaceTempView(view)
+            decided = self.job.spark.table(view).persist()
             facts = batch_facts.collect(decided, self.job.table)
             met = {int(one) for one in np.unique(facts.schema_id) if one >= 0} - self.ids
             new = {one for one in met if self.job.registry.schema(one) is not None}
@@ -345,6 +376,7 @@ class MicroBatches:
 
         def attempt(number: int) -> None:
             nonlocal left
+            self.drain()
             if number > 1:
                 self._read()
                 held = self.raw.held(one.piece.key, self.job.topic.topic.id)
@@ -352,6 +384,7 @@ class MicroBatches:
             if one.piece.key in self.raw.slices:
                 self._repair(one.piece.key)
             for ranges in list(left):
+                self.drain()
                 untouched = alone and number == 1
                 self._commit(replace(one, ranges=ranges), marked, facts, spread, batch, number, whole=untouched)
                 left = [rest for rest in left if rest is not ranges]
@@ -387,8 +420,12 @@ class MicroBatches:
         decision = Decision("append", one.piece, plan, marked, tally, counted.schema_ids, batch, stated)
         raw = commit_raw(self.job, self.writers, decision, raw_turn, attempt)
         assert raw.record is not None
-        commit_silver(self.job, self.writers, marked, raw.record, (raw.version, raw.version + 1), silver_turn)
-        self._read()
+        record, versions = raw.record, (raw.version, raw.version + 1)
+
+        def to_silver() -> None:
+            commit_silver(self.job, self.writers, marked, record, versions, silver_turn)
+
+        self._pending = (key, self._silver.submit(to_silver))
 
 
 def refuse_restored(content: Content) -> None:

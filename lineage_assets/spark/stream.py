@@ -10,6 +10,7 @@ remembers. Sources: Spark's Structured Streaming Kafka integration guide, and la
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import threading
@@ -236,7 +237,10 @@ class _Stream:
             try:
                 self._watch(query, topic)
             finally:
-                self._end(query)
+                if query.isActive:
+                    query.stop()
+            # The worker ends with its query; the silver commit of its last batch may not have.
+            MicroBatches(start, spark).repair()
 
     def _topic(self) -> SlicedTopic:
         table = self.table
@@ -247,7 +251,7 @@ class _Stream:
         heap = int(spark.sql(HEAP).collect()[0][0])
         size = mean_bytes(self.settings, self.table.topic, topic.begin, topic.end) or USUAL_BYTES
         most = int(heap * IN_FLIGHT / (EXPANSION * max(size, 1.0)))
-        self.most = max(SMALLEST_BITE, min(self.options.profile.bite, most))
+        self.most = min(self.options.profile.bite, max(SMALLEST_BITE, most))
         self.bite = min(self.bite, self.most)
 
     def _checkpoint(self) -> str:
@@ -330,9 +334,9 @@ class _Stream:
             if self._over():
                 return self._finish(query)
             for progress in query.recentProgress:
-                if progress["batchId"] > seen and progress["numInputRows"]:
+                if progress["batchId"] > seen and (rows := _rows(progress)):
                     seen = progress["batchId"]
-                    if self._judge(progress):
+                    if self._judge(progress, rows):
                         return self._finish(query)
             if time.monotonic() - beat_at > BEAT_S:
                 beat_at = time.monotonic()
@@ -347,19 +351,19 @@ class _Stream:
         if self.options.until_caught_up:
             self.stop.set()
 
-    def _judge(self, progress: Any) -> bool:
+    def _judge(self, progress: Any, rows: int) -> bool:
         """Take note of a batch; whether the query is to start again with another bite."""
         took_s = progress["durationMs"].get("triggerExecution", 0) / 1000
         self.failures = 0
         self.recent.append(
             {
                 "batch": progress["batchId"],
-                "rows": progress["numInputRows"],
+                "rows": rows,
                 "took_s": took_s,
                 "at": progress["timestamp"],
             }
         )
-        if took_s > SLOW * max(self.options.profile.trigger_s, 1.0) and progress["numInputRows"] > self.bite // 2:
+        if took_s > SLOW * max(self.options.profile.trigger_s, 1.0) and rows > self.bite // 2:
             self.good = 0
             return self._bite(self.bite // 2, f"batch {progress['batchId']} took {took_s:.1f} s")
         self.good += 1
@@ -384,10 +388,6 @@ class _Stream:
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < until:
             self._beat()
             time.sleep(POLL_S)
-
-    def _end(self, query: StreamingQuery) -> None:
-        if query.isActive:
-            query.stop()
 
     def _facts(self) -> dict[str, Any]:
         rows, took = sum(one["rows"] for one in self.recent), sum(one["took_s"] for one in self.recent)
@@ -432,6 +432,17 @@ class _Stream:
         while time.monotonic() < until and not self.stop.is_set():
             self._beat(state="waiting", facts={**self._facts(), "error": str(error)})
             self.stop.wait(min(BEAT_S, pause_s))
+
+
+def _rows(progress: Any) -> int:
+    """Offsets that a batch has read. Spark's own count of rows counts every scan of them."""
+    source = progress["sources"][0]
+    start, end = (json.loads(source[name] or "null") or {} for name in ("startOffset", "endOffset"))
+    return sum(
+        offset - (start.get(topic) or {}).get(partition, 0)
+        for topic, offsets in end.items()
+        for partition, offset in offsets.items()
+    )
 
 
 def _behind(progress: Any) -> int | None:

@@ -193,8 +193,8 @@ def _properties(folder: Path, port: int, token: str) -> dict[str, str]:
         "spark.ui.retainedStages": "50",
         # Every run opens a session, and Spark would keep a Python daemon for each until the server ends.
         "spark.python.daemon.module": "lineage_assets.stack.python_daemon",
-        # One Delta log has a handful of files here: the default of 50 tasks to read it is all overhead.
-        "spark.databricks.delta.snapshotPartitions": "2",
+        # One Delta log has a handful of files here: the default of 50 tasks to read it is all overhead, and so is a second.
+        "spark.databricks.delta.snapshotPartitions": "1",
     }
 
 

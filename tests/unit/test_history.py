@@ -97,15 +97,17 @@ def test_windows_are_told_apart_only_where_every_commit_is_known(tmp_path: Path)
     """The ledger leaves out what a compact record stands for: rows that were appended there are not seen one by one."""
     lake = Lake(str(tmp_path))
     table = Written(lake)
-    for step in range(10):
+    table.append(0, 5, slice=ELEVEN)
+    for step in range(1, 10):
         table.append(step * 10, step * 10 + 10)
-    table.commit(record(RAW, "compact", TEN, {0: (0, 100)}, stated={THROUGH: 10}))
+    table.commit(record(RAW, "compact", TEN, {0: (10, 100)}, stated={THROUGH: 10}))
     table.append(100, 110)
     log = ledger.read_log(lake, RAW)
     assert log is not None
     ledger.add_entries(lake, {RAW: log.entries})
     whole = commits(lake, RAW)
     found = completed(lake, RAW, table.id, whole[:2])
+    assert [one.version for one in found] == [12, 11, 1]
 
     assert appended_since(whole, TEN, 8) == {0: [OffsetRange(70, 110)]}
     assert appended_since(found, TEN, 8) is None
@@ -114,7 +116,8 @@ def test_windows_are_told_apart_only_where_every_commit_is_known(tmp_path: Path)
 
 
 def test_a_compaction_that_did_not_know_of_a_restore_stands_for_nothing(tmp_path: Path) -> None:
-    table = Written(Lake(str(tmp_path)))
+    lake = Lake(str(tmp_path))
+    table = Written(lake)
     table.append(0, 10)
     table.append(10, 20)
     planned = record(RAW, "compact", TEN, {0: (0, 20)}, stated={THROUGH: 2})
@@ -123,5 +126,9 @@ def test_a_compaction_that_did_not_know_of_a_restore_stands_for_nothing(tmp_path
     table.commit(planned)
     assert by_slice(commits(table.lake, RAW)) == expected
     assert [commit.version for commit, _ in expected[TEN]] == [1]
+    log = ledger.read_log(lake, RAW)
+    assert log is not None
+    ledger.add_entries(lake, {RAW: log.entries})
+    assert by_slice(completed(lake, RAW, table.id, commits(lake, RAW)[:1])) == expected
     table.commit(record(RAW, "compact", TEN, {0: (0, 10)}, stated={THROUGH: 1}))
     assert [(one.kind, commit.version) for commit, one in by_slice(commits(table.lake, RAW))[TEN]] == [("compact", 1)]
