@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 DECIDED = "lineage_stream_decided_{}"
 """Views of the batches in flight: while one goes to silver the next is decided, and a view is looked up by its name."""
 TOPIC_ASKED_EVERY_S = 60.0
+MOST_IN_PLAN = 300
+AGAIN = "_again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,7 @@ class MicroBatches:
         marks = self._mark(facts)
         keys = facts.keys
         facts = facts.with_duplicates(marks.duplicate)
-        marked = _with_duplicates(decided, keys.where(marks.duplicate), self.job.topic.topic.partitions)
+        marked = self._marked(decided, keys.where(marks.duplicate))
         spread = np.zeros(len(facts), bool)
         spread[np.flatnonzero(facts.whole)] = marks.in_another_partition
         for one in pieces:
@@ -173,7 +175,7 @@ class MicroBatches:
         try:
             marks = self._mark(facts)
             keys = facts.keys
-            marked = _with_duplicates(decided, keys.where(marks.duplicate), self.job.topic.topic.partitions)
+            marked = self._marked(decided, keys.where(marks.duplicate))
             held = {
                 p: OffsetRange(
                     int(facts.offset[facts.partition == p].min()), int(facts.offset[facts.partition == p].max()) + 1
@@ -349,6 +351,9 @@ class MicroBatches:
             self.seen.load(self._keys_below(facts, stamps), stamps)
         return self.seen.mark(keys)
 
+    def _marked(self, decided: DataFrame, duplicates: Keys) -> DataFrame:
+        return _with_duplicates(self.job.spark, decided, duplicates, self.job.topic.topic.partitions)
+
     def _keys_below(self, facts: Facts, stamps: Mapping[int, tuple[int, int]]) -> Keys:
         """Keys at lower offsets, stamped where the store knows nothing of them yet: out of raw, decoded."""
         from pyspark.sql import functions as F
@@ -466,15 +471,27 @@ def _inside(facts: Facts, ranges: Ranges) -> Array:
     return inside
 
 
-def _with_duplicates(decided: DataFrame, duplicates: Keys, partitions: Sequence[int]) -> DataFrame:
-    """Decided rows with the fate of those records, named by place in one number: a set that Spark looks up by hash."""
+def _with_duplicates(spark: SparkSession, decided: DataFrame, duplicates: Keys, partitions: Sequence[int]) -> DataFrame:
+    """Decided rows with the fate of those records, which are named by place.
+
+    A few are a set in the plan, which costs next to nothing; many would make the plan slow, and are joined.
+    """
+    import pyarrow as pa
     from pyspark.sql import functions as F
 
     if not len(duplicates):
         return decided
-    width = max(partitions) + 1
-    places = (duplicates.offset * width + duplicates.partition).tolist()
-    again = (F.col("offset") * width + F.col("partition")).isin(places)
+    if len(duplicates) <= MOST_IN_PLAN:
+        width = max(partitions) + 1
+        places = (duplicates.offset * width + duplicates.partition).tolist()
+        again = (F.col("offset") * width + F.col("partition")).isin(places)
+    else:
+        places = pa.table(
+            {"partition": duplicates.partition, "offset": duplicates.offset, AGAIN: [True] * len(duplicates)}
+        )
+        named = spark.createDataFrame(places)
+        decided = decided.join(F.broadcast(named), ["partition", "offset"], "left")
+        again = F.coalesce(F.col(AGAIN), F.lit(False))
     return decided.withColumns(
         {
             "fate": F.when(again, F.lit(Fate.duplicate.value)).otherwise(F.col("fate")),

@@ -251,8 +251,9 @@ class _Stream:
         heap = int(spark.sql(HEAP).collect()[0][0])
         size = mean_bytes(self.settings, self.table.topic, topic.begin, topic.end) or USUAL_BYTES
         most = int(heap * IN_FLIGHT / (EXPANSION * max(size, 1.0)))
+        whole = self.bite == self.most
         self.most = min(self.options.profile.bite, max(SMALLEST_BITE, most))
-        self.bite = min(self.bite, self.most)
+        self.bite = self.most if whole else min(self.bite, self.most)
 
     def _checkpoint(self) -> str:
         """A new folder; those of earlier starts say nothing that raw does not say, and are removed."""

@@ -18,8 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
 from lineage_assets.bench.rig import declare
 from lineage_assets.kafka.client import create_topic
 from lineage_assets.lineage import lease
@@ -78,7 +76,9 @@ class Rig:
             return False
         os.kill(pid, signal.SIGKILL)
         if name in ("spark", "kafka"):
-            _await(lambda: not psutil.pid_exists(pid), 10, f"{name} is gone")
+            record = process.read(self.settings.stack_dir, name)
+            assert record is not None
+            _await(lambda: process.leader(record) is None, 10, f"{name} is gone")
             control.up(self.settings)
         return True
 
@@ -154,7 +154,8 @@ def load(settings: Settings, topic: str, dice: random.Random) -> Iterator[Callab
                     "email": None, "amount_cents": None if dice.random() > 0.02 else -1, "occurred_at": int(time.time() * 1000),
                 }  # fmt: skip
                 producer.produce(topic, framed(schema_id, avro_bytes(text, event)), str(key % 50), on_delivery=count)
-            producer.poll(0.5)
+            producer.poll(0)
+            ended.wait(0.5)
         assert producer.flush(300) == 0
 
     thread = threading.Thread(target=produce)

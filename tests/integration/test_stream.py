@@ -108,6 +108,18 @@ def test_batches_of_any_size_make_the_tables_that_bounded_runs_make(shop: Engine
     assert "duplicate" in set(shop.fates().values())
 
 
+def test_a_batch_of_many_duplicates_is_marked_like_one_of_few(shop: Engine, tmp_path: Path) -> None:
+    shop.send(
+        *(event(f"k{n % 500}", at=1.0) for n in range(1500)), *(event(f"k{n}", at=2.0, partition=1) for n in range(9))
+    )
+    bounded = shop.in_lake(tmp_path / "bounded")
+    bounded.process("10")
+    catch_up(shop)
+    assert sum(fate == "duplicate" for fate in shop.fates().values()) == 1000 > micro_batch.MOST_IN_PLAN
+    assert shop.raw() == bounded.raw()
+    assert shop.silver() == bounded.silver()
+
+
 def test_a_second_start_goes_on_where_raw_ends_whatever_became_of_the_checkpoint(shop: Engine) -> None:
     shop.send(event("a", at=1), event("b", at=2), event("a", at=3, partition=1))
     catch_up(shop)
