@@ -25,7 +25,7 @@ from lineage_assets.errors import FatalError, LineageError, TransientError
 from lineage_assets.kafka.cuts import SlicedTopic, slice_topic
 from lineage_assets.kafka.registry import Registry
 from lineage_assets.lineage import lease
-from lineage_assets.lineage.commits import Content, Lost, by_slice, lost_in, summary, without
+from lineage_assets.lineage.commits import Content, Lost, by_slice, lost_in, open_table, summary, without
 from lineage_assets.lineage.fates import Fate
 from lineage_assets.lineage.offsets import OffsetRange, Ranges, minus, span
 from lineage_assets.lineage.record import CommitRecord
@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 DECIDED = "lineage_stream_decided_{}"
 """Views of the batches in flight: while one goes to silver the next is decided, and a view is looked up by its name."""
 TOPIC_ASKED_EVERY_S = 60.0
+CHECKPOINT_EVERY = 10
+CHECKPOINT_SHARE = 200
+"""Commits for each second that a checkpoint takes: about half a percent of a stream that commits once a second."""
 MOST_IN_PLAN = 300
 AGAIN = "_again"
 
@@ -120,6 +123,7 @@ class MicroBatches:
         self._silver = ThreadPoolExecutor(1, "silver")
         self._pending: tuple[str, Future[None]] | None = None
         self._decided = 0
+        self._checkpointed: dict[str, tuple[int, int]] = {}
         self.ids = known_ids(self.job, self.writers.raw.read())
         self.schemas = writers_of(self.job, self.ids)
 
@@ -428,9 +432,26 @@ class MicroBatches:
         record, versions = raw.record, (raw.version, raw.version + 1)
 
         def to_silver() -> None:
-            commit_silver(self.job, self.writers, marked, record, versions, silver_turn)
+            made = commit_silver(self.job, self.writers, marked, record, versions, silver_turn)
+            for asset, version in ((self.writers.raw.asset, raw.version), (self.writers.silver.asset, made.version)):
+                self._checkpoint(asset, version)
 
         self._pending = (key, self._silver.submit(to_silver))
+
+    def _checkpoint(self, asset: str, version: int) -> None:
+        """Write a Delta checkpoint now and then, beside the next batch.
+
+        Row tracking makes Spark read the whole state before each commit, and each log file above the checkpoint costs it
+        milliseconds; the more files a table has, the more a checkpoint costs, and the rarer it is written.
+        """
+        last, every = self._checkpointed.get(asset, (0, CHECKPOINT_EVERY))
+        if version - last >= every:
+            began = time.monotonic()
+            table = open_table(self.job.lake, asset)
+            if table is not None:
+                table.create_checkpoint()
+            took_s = time.monotonic() - began
+            self._checkpointed[asset] = (version, max(CHECKPOINT_EVERY, int(took_s * CHECKPOINT_SHARE)))
 
 
 def refuse_restored(content: Content) -> None:
