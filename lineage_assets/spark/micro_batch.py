@@ -128,13 +128,15 @@ class MicroBatches:
         self.schemas = writers_of(self.job, self.ids)
 
     def take(self, rows: DataFrame, batch: int) -> None:
-        """Process one micro-batch. Its silver commit may end during the next one; what it fails by is raised there."""
+        """Process one micro-batch. Its silver commit may end after it, while Spark writes down what the next one reads;
+        what it fails by is raised then. Deciding the next batch beside it was tried: on two cores both only got slower."""
+        self.drain()
         self._require_lease()
         if "offset_log" in self.start.off:
             return self._measured(rows, batch)
         ranges = batch_ranges(self.start.checkpoint, self.job.table.topic, batch)
         self._follow(ranges)
-        self._read(silver=self._pending is None)
+        self._read()
         pieces = self._pieces(ranges)
         if not pieces:
             return
@@ -163,7 +165,6 @@ class MicroBatches:
         except Exception as error:
             if not lost_race(error):
                 raise
-        self._read()
         until_won(self.job.settings, partial(self._repair_again, key))
 
     def _after(self, act: Callable[[], object]) -> None:
@@ -218,8 +219,7 @@ class MicroBatches:
                 until_won(self.job.settings, partial(self._repair_again, key))
 
     def _repair_again(self, key: str, attempt: int) -> None:
-        if attempt > 1:
-            self._read()
+        self._read()
         self._repair(key)
 
     # What the broker has, and where slices end.
@@ -288,8 +288,8 @@ class MicroBatches:
                 remedy="the stream goes on with smaller batches; raise LINEAGE_STREAM_MEMORY_MB if the keys need it",
             )
 
-    def _read(self, silver: bool = True) -> None:
-        for content in (self.raw, self.silver) if silver else (self.raw,):
+    def _read(self) -> None:
+        for content in (self.raw, self.silver):
             content.read()
             refuse_restored(content)
 

@@ -72,7 +72,7 @@ class Profile:
 
     name: str
     trigger_s: float
-    """`processingTime`; also the unit of what is slow. 0 would start a batch as soon as one ends."""
+    """`processingTime`, which Spark waits out to its multiples: 0 starts a batch as soon as one ends and there is news."""
     bite: int
     """`maxOffsetsPerTrigger` at most; less if the heap is small."""
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -86,7 +86,7 @@ _COMMON = {
     "spark.sql.streaming.minBatchesToRetain": "10",
 }
 PROFILES = {
-    "embedded": Profile("embedded", 0.5, 600_000, {**_COMMON, "spark.sql.shuffle.partitions": "2"}),
+    "embedded": Profile("embedded", 0.0, 600_000, {**_COMMON, "spark.sql.shuffle.partitions": "2"}),
     "production": Profile(
         "production",
         5.0,
