@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Company networks sign with their own authority: trust what the system trusts.
 export UV_SYSTEM_CERTS := true
 
-.PHONY: help setup demo test quick lint lock clean
+.PHONY: help setup demo test quick lint torture bench lock clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST)
@@ -37,6 +37,12 @@ lint: setup ## ruff, types, import rules
 test: setup ## All that must pass before a change lands
 	@$(MAKE) --no-print-directory lint
 	@$(BIN)/pytest tests
+
+torture: setup ## A hundred kills at random points; two hours. LINEAGE_KILLS and LINEAGE_SEED change what is done
+	@LINEAGE_KILLS=$${LINEAGE_KILLS:-100} $(BIN)/pytest -s -o timeout=0 tests/integration/test_kills.py
+
+bench: setup ## The figures of a stream on this machine, as they are published; two hours, and nothing else beside it
+	@LINEAGE_SPARK_MEMORY=3g $(BIN)/lineage bench stream --seconds 900 --plots docs/bench --json > bench.json
 
 lock: ## Resolve the dependencies and the jars again, with hashes
 	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --all-extras pyproject.toml --output-file requirements.lock

@@ -13,6 +13,7 @@ from typing import Any
 import dagster as dg
 
 from lineage_assets.lineage import record as records
+from lineage_assets.lineage import skew
 from lineage_assets.lineage.columns import Lineage
 from lineage_assets.lineage.commits import Commit
 from lineage_assets.lineage.offsets import Ranges
@@ -23,6 +24,7 @@ from lineage_assets.spark.process import Processed
 from lineage_assets.spark.tables import SLICE
 
 EXACT_IN_JAVASCRIPT = 2**53
+SHOWN_KEYS = 5
 
 RAW_DESCRIPTIONS = {
     "partition": "Partition of the topic.",
@@ -192,8 +194,23 @@ def of_commit(commit: Commit) -> dict[str, Any]:
     }
     if record.slice is not None:
         found["lineage/fates"] = dg.MetadataValue.json(dict(record.counts))
+    if "skew" in record.stated:
+        found |= _skew(record.stated["skew"])
     if record.reasons:
         found["lineage/reasons"] = dg.MetadataValue.json(dict(record.reasons))
+    return found
+
+
+def _skew(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The heaviest keys with their records, and how much fuller the fullest partition is than the mean."""
+    keys = [
+        dg.TableRecord({"key": "(none)" if one.name is None else one.name, "records": str(one.most)})
+        for one in skew.heaviest_keys(summary)[:SHOWN_KEYS]
+    ]
+    columns = [dg.TableColumn("key", "string"), dg.TableColumn("records", "string", "At most so many.")]
+    found: dict[str, Any] = {"skew/keys": dg.MetadataValue.table(keys, dg.TableSchema(columns))}
+    if (imbalance := skew.imbalance(summary)) is not None:
+        found["skew/imbalance"] = dg.MetadataValue.float(round(imbalance, 3))
     return found
 
 

@@ -19,7 +19,7 @@ from lineage_assets.spark.decide import IN_SLICE, decide, known_ids, writers_of
 from lineage_assets.spark.job import Job
 from lineage_assets.spark.reads import arrivals, look_back, plan_reads
 from lineage_assets.spark.session import until_won
-from lineage_assets.spark.tally import Counted, count, spread_keys, tallied
+from lineage_assets.spark.tally import Counted, count, skew_of, spread_keys, tallied
 
 PATIENCE_S = 60.0
 """How long a bounded run waits for a stream to pass the slice that it wants."""
@@ -111,7 +111,8 @@ def _process(job: Job, piece: Slice, attempt: int) -> Processed:
             foreign = foreign_schemas(job, counted.schema_ids)
             tally = tallied(job, plan, counted, foreign, spread_keys(job, decided))
             ours = decided.where(IN_SLICE)
-            decision = Decision("replace", piece, plan, ours, tally, counted.schema_ids)
+            stated = {"skew": skew_of(job, decided, counted)}
+            decision = Decision("replace", piece, plan, ours, tally, counted.schema_ids, stated=stated)
             raw = commit_raw(job, writers, decision, raw_turn, attempt)
             assert raw.record is not None
             versions = (raw.version, raw.version + 1)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lineage_assets.kafka import gaps
 from lineage_assets.lineage.fates import Fate, balance
 from lineage_assets.lineage.offsets import OffsetRange, Ranges
+from lineage_assets.lineage.skew import KEYS, skew
 from lineage_assets.quality.checks import Failing, Tally
 from lineage_assets.spark.decide import IN_SLICE
 from lineage_assets.spark.job import Job
@@ -110,6 +111,23 @@ def tallied(
         outside=_outside(plan.ranges, counted.extent),
         foreign_schemas=foreign_schemas,
         keys_in_two_partitions=spread,
+    )
+
+
+def skew_of(job: Job, decided: DataFrame, counted: Counted) -> Mapping[str, Any]:
+    """The heaviest keys of a slice, and how evenly the topic's partitions are filled."""
+    from pyspark.sql import functions as F
+
+    counts = decided.where(IN_SLICE).groupBy("key").agg(F.count("*").alias("records"))
+    heaviest = counts.orderBy(F.desc("records"), "key").limit(2 * KEYS + 1).collect()
+    topic = job.topic.topic
+    by_partition = {p: sum(counted.fates.get(p, {}).values()) for p in topic.partitions}
+    return skew(
+        by_partition,
+        {None if row.key is None else bytes(row.key): row.records for row in heaviest[: 2 * KEYS]},
+        private=job.table.private_key,
+        floor=heaviest[2 * KEYS].records if len(heaviest) > 2 * KEYS else 0,
+        salt=topic.id,
     )
 
 

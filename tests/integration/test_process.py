@@ -23,6 +23,7 @@ from lineage_assets.lineage.commits import Tail, blocking_failures, newest_by_sl
 from lineage_assets.lineage.offsets import OffsetRange
 from lineage_assets.lineage.record import TableInput, TopicInput, output_schema_hash
 from lineage_assets.lineage.schemas import fingerprint
+from lineage_assets.lineage.skew import heaviest_keys, imbalance
 from lineage_assets.settings import Settings
 from lineage_assets.spark import tables
 from lineage_assets.spark.job import RAW
@@ -182,7 +183,9 @@ def test_raws_commit_carries_ranges_schemas_counts_reasons_and_checks(visits: En
     assert (record.env, record.run, record.attempt) == ("dev", "a-run", 1)
     assert (record.contract, record.code) == (visits.table.contract.hash, visits.table.code)
     assert record.schema == output_schema_hash(list(RAW.items()))
-    assert not record.stated
+    assert list(record.stated) == ["skew"]
+    assert imbalance(record.stated["skew"]) == 7 / 4, "seven records in one of two partitions"
+    assert sum(one.most for one in heaviest_keys(record.stated["skew"])) == 8
 
 
 def test_the_checks_of_a_slice_name_records_by_place(visits: Engine, hour: Processed) -> None:
