@@ -160,7 +160,7 @@ def _rows_of_raw(
             if missing:
                 what = f"partition {partition}: {missing} of {span.span} offsets {span} have neither row nor gap"
                 yield Difference("rows", asset, key, what, REMAKE)
-        stated = {name: number for name, number in record.counts.items() if number and name != "late"}
+        stated = dict(sorted((name, number) for name, number in record.counts.items() if number and name != "late"))
         if fates != stated:
             yield Difference("rows", asset, key, f"its rows are {fates}, and its records say {stated}", REMAKE)
 
@@ -226,4 +226,4 @@ def _count(
             f'grouping("{partition}") FROM arriving GROUP BY GROUPING SETS (("{partition}"), ({mark}))'
         ).fetchall()
     by_partition = {int(row[0]): Counted(*(int(one) for one in row[2:6])) for row in found if not row[6]}
-    return by_partition, {str(row[1]): int(row[2]) for row in found if row[6]}
+    return by_partition, dict(sorted((str(row[1]), int(row[2])) for row in found if row[6]))
