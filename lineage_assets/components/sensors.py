@@ -27,14 +27,14 @@ from lineage_assets.components.window_table import WindowTable
 from lineage_assets.errors import LineageError
 from lineage_assets.kafka.cuts import SlicedTopic
 from lineage_assets.lineage import lease
-from lineage_assets.lineage.commits import Lake, commits
+from lineage_assets.lineage.commits import Lake, Slices, commits
+from lineage_assets.lineage.logs import Logs
 from lineage_assets.lineage.slices import Slice
 from lineage_assets.marts.state import behind as marts_behind
 from lineage_assets.reporting import topics as reporting
-from lineage_assets.reporting.behind import Slices, events_behind, slices_behind
+from lineage_assets.reporting.behind import events_behind, slices_behind
 from lineage_assets.reporting.collector import Managed
 from lineage_assets.reporting.instance import without_known
-from lineage_assets.reporting.logs import Logs
 from lineage_assets.settings import Settings, settings
 
 CATCH_UP = "lineage/catch_up"
@@ -98,7 +98,7 @@ def _managed(flow: Flow) -> list[Managed]:
 
 
 def _topics_sensor(topics: Sequence[Topic], flows: Sequence[Flow]) -> dg.SensorDefinition:
-    readers = {flow.topic.name: flow.table.name for flow in flows}
+    readers, logs = {flow.topic.name: flow.table.name for flow in flows}, Logs()
 
     @dg.sensor(
         name="kafka_topics",
@@ -115,7 +115,7 @@ def _topics_sensor(topics: Sequence[Topic], flows: Sequence[Flow]) -> dg.SensorD
                 if problems.out_of_time:
                     break
                 before = reporting.Reported(**cursor.get(topic.name, {}))
-                found, after = reporting.report(settings(), _declared(topic), readers.get(topic.name), before)
+                found, after = reporting.report(settings(), _declared(topic), readers.get(topic.name), before, logs)
                 events += without_known(context.instance, found)
                 cursor[topic.name] = after.to_json()
         problems.told(context, bool(events))
@@ -154,7 +154,7 @@ def _catch_up_sensor(flows: Sequence[Flow], marts: Mapping[str, Sequence[str]]) 
                 requests += _requests(context.instance, config, flow, logs, flow.topic.name in streamed)
         with problems.kept():
             if _marts_turn(context.instance, flows, bool(streamed), bool(requests)):
-                requests += _mart_requests(context.instance, config.lake_env, marts, bool(streamed))
+                requests += _mart_requests(context.instance, config.lake_env, marts, logs, bool(streamed))
         problems.told(context, bool(requests))
         said = None if requests else "nothing is behind, or it is being made"
         return dg.SensorResult(run_requests=requests, skip_reason=said)
@@ -247,10 +247,10 @@ def _marts_turn(instance: dg.DagsterInstance, flows: Sequence[Flow], streamed: b
 
 
 def _mart_requests(
-    instance: dg.DagsterInstance, lake: Lake, marts: Mapping[str, Sequence[str]], streamed: bool
+    instance: dg.DagsterInstance, lake: Lake, marts: Mapping[str, Sequence[str]], logs: Logs, streamed: bool
 ) -> Iterator[dg.RunRequest]:
     """One run for all marts that are behind."""
-    wanted = marts_behind(lake, marts)
+    wanted = marts_behind(lake, marts, logs)
     if not wanted:
         return
     tags = {CATCH_UP: _digest(MARTS), MAX_RUNTIME: str(RUN_ENDS_AFTER_S)}

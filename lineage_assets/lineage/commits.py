@@ -7,7 +7,7 @@ Does not belong here: writing a table, the ledger's own tables.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -157,6 +157,9 @@ def standing(history: Iterable[Commit]) -> Iterator[Commit]:
 
 Entries = Sequence[tuple[Commit, CommitRecord]]
 """The commits that made a slice what it is, newest first."""
+
+Slices = Mapping[str | None, tuple[Commit, CommitRecord]]
+"""Per slice (None: an unpartitioned table) its newest commit, and what the records of all its commits say together."""
 
 
 def by_slice(history: Iterable[Commit]) -> dict[str | None, list[tuple[Commit, CommitRecord]]]:
@@ -393,22 +396,24 @@ def other_topics(entries: Iterable[tuple[Commit, CommitRecord]], topic_id: str) 
     return {topic.topic_id for _, record in entries for topic in record.topics if span(topic.ranges)} - {topic_id}
 
 
-def held_slices(history: Iterable[Commit]) -> dict[str, str]:
-    """Slices whose newest record has a failed blocking check of severity ERROR, with the checks' names."""
+def held_slices(slices: Slices) -> dict[str, str]:
+    """Slices whose record has a failed blocking check of severity ERROR, with the checks' names."""
     return {
         key: ", ".join(failed)
-        for key, (_, record) in newest_by_slice(history).items()
+        for key, (_, record) in slices.items()
         if key is not None and (failed := blocking_failures(record))
     }
 
 
-def held_with_sources(lake: Lake, history: Iterable[Commit]) -> set[str]:
-    """Held slices of a table, and its slices that were made from a source's slice which is held by now."""
-    newest = newest_by_slice(list(history))
-    held = {key for key, (_, record) in newest.items() if key is not None and blocking_failures(record)}
-    consumed = {one.table for _, record in newest.values() for one in record.tables if one.commits is not None}
+def held_with_sources(slices: Slices, of: Callable[[str], Slices]) -> set[str]:
+    """Held slices of a table, and its slices that were made from a source's slice which is held by now.
+
+    `of` tells the slices of another table.
+    """
+    held = set(held_slices(slices))
+    consumed = {one.table for _, record in slices.values() for one in record.tables if one.commits is not None}
     for source in consumed:
-        held |= held_slices(commits(lake, source)).keys() & newest.keys()
+        held |= held_slices(of(source)).keys() & slices.keys()
     return held
 
 

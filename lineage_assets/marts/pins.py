@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lineage_assets.errors import FatalError, TransientError
-from lineage_assets.lineage.commits import Lake, commits, held_with_sources, open_table
+from lineage_assets.lineage.commits import Lake, commits, held_with_sources, newest_by_slice, open_table
 from lineage_assets.lineage.record import TableInput
 
 PINS = "LINEAGE_MARTS_PINS"
@@ -38,8 +38,9 @@ def pin(lake: Lake, asset: str) -> Pin | None:
     if table is None:
         return None
     version = table.version()
-    history = commits(lake, asset, at=version)
-    return Pin(version, str(table.metadata().id), tuple(sorted(held_with_sources(lake, history))))
+    slices = newest_by_slice(commits(lake, asset, at=version))
+    held = held_with_sources(slices, lambda source: newest_by_slice(commits(lake, source)))
+    return Pin(version, str(table.metadata().id), tuple(sorted(held)))
 
 
 def pin_all(lake: Lake, assets: Iterable[str]) -> dict[str, Pin]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lineage_assets.lineage.commits import Lake, commits, held_with_sources, newest_by_slice, open_table
+from lineage_assets.lineage.commits import Lake, Slices, held_with_sources, open_table
+from lineage_assets.lineage.logs import Logs
 from lineage_assets.lineage.record import TableInput
 
 
@@ -21,14 +22,15 @@ class Standing:
     held: tuple[str, ...]
 
 
-def behind(lake: Lake, marts: Mapping[str, Sequence[str]]) -> list[str]:
+def behind(lake: Lake, marts: Mapping[str, Sequence[str]], logs: Logs | None = None) -> list[str]:
     """The marts whose newest record did not read what its inputs are now, each after the marts that it reads.
 
     `marts` maps a mart to the assets that it is made of, marts included. A mart over a mart that is behind is behind
     too, so that one run makes both. One with an input that was never written waits. Commits that change no rows
-    (compaction, schema) and new commits of held slices make nothing behind.
+    (compaction, schema) and new commits of held slices make nothing behind. `logs` remembers what was read before.
     """
-    standing = {asset: _standing(lake, asset) for asset in {one for inputs in marts.values() for one in inputs}}
+    logs = logs or Logs()
+    standing = {asset: _standing(lake, asset, logs) for asset in {one for inputs in marts.values() for one in inputs}}
     found: list[str] = []
     seen: set[str] = set()
 
@@ -42,7 +44,7 @@ def behind(lake: Lake, marts: Mapping[str, Sequence[str]]) -> list[str]:
         made_anew = [one for one in marts[mart] if one in found]
         if any(standing[one] is None and one not in made_anew for one in marts[mart]):
             return
-        if made_anew or _outdated(lake, mart, marts[mart], standing):
+        if made_anew or _outdated(logs.slices(lake, mart), marts[mart], standing):
             found.append(mart)
 
     for mart in sorted(marts):
@@ -50,8 +52,8 @@ def behind(lake: Lake, marts: Mapping[str, Sequence[str]]) -> list[str]:
     return found
 
 
-def _outdated(lake: Lake, mart: str, inputs: Sequence[str], standing: Mapping[str, Standing | None]) -> bool:
-    newest = newest_by_slice(commits(lake, mart)).get(None)
+def _outdated(made: Slices, inputs: Sequence[str], standing: Mapping[str, Standing | None]) -> bool:
+    newest = made.get(None)
     if newest is None:
         return True
     read = {one.table: one for one in newest[1].tables}
@@ -64,11 +66,11 @@ def _covers(read: TableInput | None, now: Standing | None) -> bool:
     return read.table_id == now.table_id and (read.read_at or 0) >= now.newest and tuple(sorted(read.held)) == now.held
 
 
-def _standing(lake: Lake, asset: str) -> Standing | None:
+def _standing(lake: Lake, asset: str, logs: Logs) -> Standing | None:
     table = open_table(lake, asset)
     if table is None:
         return None
-    history = commits(lake, asset)
-    held = held_with_sources(lake, history)
-    versions = [commit.version for key, (commit, _) in newest_by_slice(history).items() if key not in held]
+    slices = logs.slices(lake, asset)
+    held = held_with_sources(slices, lambda source: logs.slices(lake, source))
+    versions = [commit.version for key, (commit, _) in slices.items() if key not in held]
     return Standing(str(table.metadata().id), max(versions, default=0), tuple(sorted(held)))

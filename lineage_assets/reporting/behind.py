@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lineage_assets.kafka.cuts import SlicedTopic
-from lineage_assets.lineage.commits import Commit, blocking_failures, held_ranges, lost_in, other_topics, without
+from lineage_assets.lineage.commits import (
+    Commit,
+    Slices,
+    blocking_failures,
+    held_ranges,
+    lost_in,
+    other_topics,
+    without,
+)
 from lineage_assets.lineage.offsets import Ranges, minus, span
 from lineage_assets.lineage.record import CommitRecord
 
-Slices = Mapping[str | None, tuple[Commit, CommitRecord]]
-"""What a table holds, as `newest_by_slice` tells it: per slice its newest commit, and what all of its records say."""
 STREAM = "stream/"
 """How the `run` of a record begins that a stream wrote."""
 

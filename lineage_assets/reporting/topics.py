@@ -14,7 +14,8 @@ import dagster as dg
 
 from lineage_assets.kafka.cuts import SlicedTopic, slice_topic
 from lineage_assets.kafka.registry import Registry
-from lineage_assets.lineage.commits import by_slice, commits, held_ranges
+from lineage_assets.lineage.commits import held_ranges
+from lineage_assets.lineage.logs import Logs
 from lineage_assets.lineage.offsets import Ranges, clip, minus, span
 from lineage_assets.lineage.record import SchemaUse
 from lineage_assets.lineage.schemas import fingerprint
@@ -41,7 +42,7 @@ def sliced(settings: Settings, topic: TopicAsset) -> SlicedTopic:
 
 
 def report(
-    settings: Settings, topic: TopicAsset, reader: str | None, before: Reported
+    settings: Settings, topic: TopicAsset, reader: str | None, before: Reported, logs: Logs | None = None
 ) -> tuple[list[dg.AssetMaterialization], Reported]:
     """Materializations of the slices that are news since `before`. `reader` names the raw table that consumes the topic.
 
@@ -52,7 +53,7 @@ def report(
     if not news:
         return [], after
     schemas = registered(settings, f"{topic.name}-value") if topic.format == "avro" else ()
-    behind = None if reader is None else lag_of(settings, now, reader)
+    behind = None if reader is None else lag_of(settings, now, reader, logs)
     return [
         materialization(topic.key, now, piece, ranges, schemas, behind, topic.transactional) for piece, ranges in news
     ], after
@@ -65,12 +66,12 @@ def registered(settings: Settings, subject: str) -> tuple[SchemaUse, ...]:
     )
 
 
-def lag_of(settings: Settings, now: SlicedTopic, reader: str) -> int:
+def lag_of(settings: Settings, now: SlicedTopic, reader: str, logs: Logs | None = None) -> int:
     """Records that the topic has and raw lacks, by raw's own records: a stream commits no offsets to Kafka."""
-    stored = by_slice(commits(settings.lake_env, f"raw/{reader}"))
+    stored = (logs or Logs()).slices(settings.lake_env, f"raw/{reader}")
     missing = 0
     for piece, ranges in now.slices():
-        for left in minus(ranges, held_ranges(stored.get(piece.key, ()), now.topic.id)):
+        for left in minus(ranges, held_ranges([stored[piece.key]] if piece.key in stored else (), now.topic.id)):
             readable, _ = clip(left, now.begin)
             missing += span(readable)
     return missing

@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 from lineage_assets.kafka.client import Topic
 from lineage_assets.kafka.cuts import SlicedTopic
-from lineage_assets.lineage.commits import Commit, lost_offsets, newest_by_slice
+from lineage_assets.lineage.commits import Commit, Slices, lost_offsets, newest_by_slice
 from lineage_assets.lineage.offsets import OffsetRange
 from lineage_assets.lineage.record import CheckOutcome, CommitRecord, TableInput, TopicInput
 from lineage_assets.lineage.slices import Cut, Grain
-from lineage_assets.reporting.behind import Slices, consumed, events_behind, slices_behind
+from lineage_assets.reporting.behind import consumed, events_behind, slices_behind
 
 AT = datetime(2026, 3, 1, 10, tzinfo=UTC)
 TOPIC = Topic("clicks", "t1", (0, 1), {})

@@ -18,10 +18,10 @@ from lineage_assets.kafka.cuts import SlicedTopic
 from lineage_assets.lineage import lease
 from lineage_assets.lineage.commits import Lake
 from lineage_assets.lineage.lease import Lease
+from lineage_assets.lineage.logs import Logs
 from lineage_assets.lineage.record import CommitRecord, TableInput
 from lineage_assets.lineage.slices import Cut, Grain
 from lineage_assets.reporting import topics
-from lineage_assets.reporting.logs import Logs
 from tests.unit.written import ELEVEN, T0, TEN, Written, record
 
 GOLD, HOURLY = "gold/user_activity_5m", "marts/traffic_hourly"

@@ -102,10 +102,10 @@ def test_only_a_failed_blocking_error_holds_a_slice() -> None:
 
 def test_the_newest_record_says_whether_a_slice_is_held() -> None:
     bad, good = record(checks=[outcome("a"), outcome("b")]), record()
-    assert held_slices(log(bad)) == {"10": "a, b"}
-    assert held_slices(log(bad, good)) == {}
-    assert held_slices(log(good, bad, record(slice="11"))) == {"10": "a, b"}
-    assert held_slices(log(record(slice=None, checks=[outcome("a")]))) == {}
+    assert held_slices(newest_by_slice(log(bad))) == {"10": "a, b"}
+    assert held_slices(newest_by_slice(log(bad, good))) == {}
+    assert held_slices(newest_by_slice(log(good, bad, record(slice="11")))) == {"10": "a, b"}
+    assert held_slices(newest_by_slice(log(record(slice=None, checks=[outcome("a")])))) == {}
 
 
 def test_a_log_is_read_newest_first_with_foreign_commits_without_a_record(tmp_path: Path) -> None:

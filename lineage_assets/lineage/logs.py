@@ -1,15 +1,14 @@
 """What tables hold, for a process that asks again and again: each commit is read from its Delta log once.
 
-Belongs here: keeping content between two ticks of a sensor. Does not belong here: reading a log (lineage/commits.py),
-comparing (behind.py).
+Belongs here: keeping content between two ticks of a sensor. Does not belong here: reading a log (commits.py),
+comparing (reporting/behind.py, marts/state.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lineage_assets.lineage.commits import Content, Lake, Tail, open_table
-from lineage_assets.reporting.behind import Slices
+from lineage_assets.lineage.commits import Content, Lake, Slices, Tail, open_table
 
 
 @dataclass(slots=True)
