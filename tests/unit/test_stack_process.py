@@ -47,7 +47,8 @@ def test_a_started_process_is_found_again_by_its_record(stack_dir: Path) -> None
     record = start(stack_dir, *ENDLESS)
     assert process.read(stack_dir, "thing") == record
     assert process.leader(record) is not None
-    assert psutil.Process(child(record)).name() == "sleep"
+    # Its shell forks before it becomes what it starts.
+    wait_for(lambda: psutil.Process(child(record)).name() == "sleep")
     assert process.memory_mb(process.tree(record)) >= 1
 
 
