@@ -69,6 +69,10 @@ class Writers:
             tables.ensure_table(job.spark, job.lake, tail.asset, columns, record, private, row_tracking=row_tracking)
             self._ensured[tail.asset] = columns
 
+    def columns(self, tail: Tail) -> dict[str, str] | None:
+        """The columns that a table was made sure of to have."""
+        return self._ensured.get(tail.asset)
+
     def write(self, rows: DataFrame, tail: Tail, record: CommitRecord, turn: Turn) -> Commit:
         """One commit of rows that are a slice whole, or come on top of it, as the record's kind says."""
         if "record" in self._off:
@@ -130,7 +134,8 @@ def commit_silver(
     ).createOrReplaceTempView(RECORDS)
     made = job.spark.sql(_checked_sql(table.select_sql, f"select of {writers.silver.asset}"))
     made = made.withColumn(tables.SLICE, F.lit(decision.slice))
-    columns = dict(made.dtypes)
+    # Asking Spark for them is a question to the server: a stream's batches all have the same.
+    columns = writers.columns(writers.silver) or dict(made.dtypes)
     record = replace(
         decision,
         asset=writers.silver.asset,

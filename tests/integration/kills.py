@@ -82,13 +82,18 @@ class Rig:
             control.up(self.settings)
         return True
 
-    def _pid(self, name: str) -> int | None:
-        record = process.read(self.settings.stack_dir, "spark" if name == "worker" else name)
+    def workers(self) -> list[int]:
+        """The Python workers that run a stream's batches: one for each query in the server."""
+        record = process.read(self.settings.stack_dir, "spark")
         assert record is not None
-        if name != "worker":
-            return process.main_pid(record)
-        below = [one for one in process.tree(record) if "foreach_batch_worker" in " ".join(one.cmdline())]
-        return below[0].pid if below else None
+        return [one.pid for one in process.tree(record) if "foreach_batch_worker" in " ".join(one.cmdline())]
+
+    def _pid(self, name: str) -> int | None:
+        if name == "worker":
+            return next(iter(self.workers()), None)
+        record = process.read(self.settings.stack_dir, name)
+        assert record is not None
+        return process.main_pid(record)
 
     def end(self) -> None:
         """End what was started here."""

@@ -46,6 +46,7 @@ def test_nothing_is_lost_or_doubled_whatever_is_killed_whenever(tmp_path: Path) 
                 sent = confirmed()
                 await_(lambda s=sent: confirmed() > s, "the broker takes records again", rigged)  # type: ignore[misc]
             await_(lambda: caught_up(rigged), f"raw and silver have everything after {target} was killed", rigged)
+            await_(lambda: len(rigged.workers()) == 1, f"one query is left after {target} was killed", rigged)
             assert_whole(rigged)
             print(
                 f"{datetime.now(UTC):%H:%M:%S} killed {target}: {len(consumed(engine(rigged)))} records, nothing lost"

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import random
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 
 from lineage_assets.errors import FatalError, TransientError
+from lineage_assets.kafka.registry import Registry
 from lineage_assets.lineage import lease, ledger
 from lineage_assets.lineage.commits import lost_offsets
 from lineage_assets.lineage.offsets import OffsetRange, non_empty
@@ -23,13 +27,16 @@ from lineage_assets.spark import kafka_source, micro_batch, resume, stream
 from lineage_assets.spark.micro_batch import MicroBatches, Piece, Start
 from lineage_assets.spark.session import session
 from tests.integration.engine import (
+    EVENT_AVRO,
     NOW,
     Abort,
     Engine,
     Sent,
     StricterEvent,
+    avro_bytes,
     contract_of,
     event,
+    framed,
     fresh,
     slice_of,
 )
@@ -386,3 +393,65 @@ def test_a_slow_sink_halves_the_bite_and_good_batches_bring_it_back(
     assert any("2 good batches: from now on at most 2000 records" in one for one in running.said), running.said
     assert lease.read(lazy.settings.lake_env, lazy.topic).facts["restarts"] >= 2  # type: ignore[union-attr]
     assert_nothing_lost(lazy)
+
+
+@contextmanager
+def forwarded(to: str) -> Iterator[tuple[int, threading.Event]]:
+    """A port that refuses connections until the event is set, and from then on is the address `to` (host:port)."""
+    host, _, port = to.partition(":")
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    opened, ended = threading.Event(), threading.Event()
+
+    def pump(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def serve() -> None:
+        opened.wait()
+        listener.listen()
+        while not ended.is_set():
+            try:
+                near, _ = listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection((host, int(port)))
+            for pair in ((near, far), (far, near)):
+                threading.Thread(target=pump, args=pair, daemon=True).start()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1], opened
+    finally:
+        ended.set()
+        opened.set()
+        listener.close()
+
+
+def test_a_registry_that_is_away_is_waited_for_and_named_when_it_stays_away(
+    stack: Settings, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "LONGEST_PAUSE_S", 2.0)
+    address = urlsplit(stack.registry)
+    with (
+        fresh(stack, spark, tmp_path, format="avro") as shop,
+        forwarded(f"{address.hostname}:{address.port}") as (port, opened),
+    ):
+        schema_id = Registry(stack).register(shop.table.subject, EVENT_AVRO)
+        shop.send(Sent(framed(schema_id, avro_bytes(EVENT_AVRO, {"id": "a", "amount": 1})), at=1))
+        away = shop.with_settings(registry_url=f"http://127.0.0.1:{port}{address.path}")
+        with monkeypatch.context() as patched:
+            patched.setattr(stream, "FAILURES_IN_A_ROW", 2)
+            with pytest.raises(TransientError, match=r"2 starts in a row failed.*registry"):
+                catch_up(away)
+        with streaming(away) as running:
+            until = time.monotonic() + 60
+            while not any("again in" in one for one in running.said):
+                assert time.monotonic() < until
+                time.sleep(0.1)
+            opened.set()
+            await_rows(away, 1)
+        assert [row["id"] for row in away.silver()] == ["a"]
