@@ -49,6 +49,9 @@ def run(
     if not with_parent:
         lease.wish(config.lake_env, table.topic, True)
     held = stream.run(config, table, options, stop, _say)
+    if not with_parent:
+        # It ended because somebody wanted that: nobody is to start it again. After a kill the wish stands.
+        lease.wish(config.lake_env, table.topic, False)
     if as_json:
         print(json.dumps(_shown(held)))
 

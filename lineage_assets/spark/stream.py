@@ -342,14 +342,18 @@ class _Stream:
             if time.monotonic() - beat_at > BEAT_S:
                 beat_at = time.monotonic()
                 self._beat(facts=self._facts())
-                if lease.wanted(self.lake, self.table.topic) is False:
-                    self.stop.set()
+                self._heed()
                 if datetime.now(UTC) >= topic.open_slice.end:
                     topic = self._topic()
             self.stop.wait(POLL_S)
         if (error := query.exception()) is not None:
             raise self._told(error)
         if self.options.until_caught_up:
+            self.stop.set()
+
+    def _heed(self) -> None:
+        """Stop when somebody said so, from wherever."""
+        if lease.wanted(self.lake, self.table.topic) is False:
             self.stop.set()
 
     def _judge(self, progress: Any, rows: int) -> bool:
@@ -432,6 +436,7 @@ class _Stream:
         until = time.monotonic() + pause_s
         while time.monotonic() < until and not self.stop.is_set():
             self._beat(state="waiting", facts={**self._facts(), "error": str(error)})
+            self._heed()
             self.stop.wait(min(BEAT_S, pause_s))
 
 
