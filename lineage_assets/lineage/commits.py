@@ -128,9 +128,38 @@ def _completed(lake: Lake, asset: str, table: Any, at: int | None = None) -> lis
     return completed(lake, asset, str(table.metadata().id), log)
 
 
+LOOK = 50
+"""Commits by which a long history is told from one that was listed a moment later."""
+
+
+def commit_infos(table: Any, limit: int | None = None) -> list[dict[str, Any]]:
+    """What the log says of its newest commits (of all, without a limit), newest first, each with its own `version`.
+
+    deltalake numbers what it lists from the version that the table is open at: a commit that comes in between makes all
+    numbers too low by one. So it is asked until nobody has committed meanwhile; the table is at that version then.
+    """
+    found = table.history(limit) if limit is None else []
+    while True:
+        version = int(table.version())
+        newest: list[dict[str, Any]] = table.history(LOOK if limit is None else limit)
+        table.update_incremental()
+        if int(table.version()) == version:
+            break
+        limit = None if limit is None else limit + int(table.version()) - version
+    if limit is not None or not found:
+        return newest
+    bare = {name: value for name, value in found[0].items() if name != "version"}
+    for place, one in enumerate(newest):
+        if {name: value for name, value in one.items() if name != "version"} == bare:
+            numbered = [{**info, "version": one["version"] - below} for below, info in enumerate(found)]
+            return [*newest[:place], *numbered]
+    # More than LOOK commits came while the whole history was read, or it was restarted.
+    return commit_infos(table)
+
+
 def _history(table: Any, limit: int | None) -> list[Commit]:
     found = []
-    for entry in table.history(limit):
+    for entry in commit_infos(table, limit):
         restored = entry.get("operation") == "RESTORE"
         target = (entry.get("operationParameters") or {}).get("version") if restored else None
         found.append(

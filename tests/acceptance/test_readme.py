@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -48,7 +49,7 @@ def environment() -> dict[str, str]:
 
 @pytest.mark.timeout(900)
 def test_the_steps_for_a_topic_of_your_own_give_its_tables(clone):
-    script = "set -euo pipefail\n" + "\n".join(steps("A topic of your own"))
+    script = "set -euo pipefail\n" + "\n".join([*steps("A topic of your own"), *steps("A stream")])
     done = subprocess.run(
         ["bash"], input=script, cwd=clone, env=environment(), capture_output=True, text=True, timeout=800
     )
@@ -61,6 +62,9 @@ def test_the_steps_for_a_topic_of_your_own_give_its_tables(clone):
     assert fates == ["dead", "duplicate", "ok", "ok"]
     assert orders == ["o-1", "o-3"]
     assert "amount_cents: gt(0)" in done.stdout
+    streamed = DeltaTable(clone / ".lineage/lake/dev/silver/orders").to_pyarrow_table(columns=["order_id"])
+    assert sorted(streamed["order_id"].to_pylist()) == ["o-1", "o-3", "o-4"]
+    assert "append" in done.stdout, "the record of the stream's commit"
 
 
 def test_every_command_of_the_readme_exists():

@@ -17,6 +17,7 @@ from lineage_assets.lineage.commits import (
     RecordsMissing,
     Tail,
     by_slice,
+    commit_infos,
     held_ranges,
     lost_in,
     newest_by_slice,
@@ -149,3 +150,40 @@ def test_content_that_is_followed_is_content_that_is_read_at_once(steps: list[st
         k: replace(r, stated={}) for k, (_, r) in once.slices.items()
     }
     assert once.ends("t").get(0, 0) == end
+
+
+class Busy:
+    """A table that others commit to while it is read: as deltalake 1.6, it numbers what it lists from where it is open."""
+
+    def __init__(self, commits: int, coming: list[int]) -> None:
+        self.log, self.coming, self.at = [f"c{n}" for n in range(commits)], coming, commits - 1
+
+    def version(self) -> int:
+        return self.at
+
+    def update_incremental(self) -> None:
+        self.at = len(self.log) - 1
+
+    def history(self, limit: int | None) -> list[dict[str, Any]]:
+        for _ in range(self.coming.pop(0) if self.coming else 0):
+            self.log.append(f"c{len(self.log)}")
+        listed = self.log[::-1][:limit]
+        return [{"operation": one, "version": self.at - place} for place, one in enumerate(listed)]
+
+
+@given(st.integers(1, 80), st.lists(st.integers(0, 3), max_size=6), st.integers(1, 90) | st.none())
+def test_commits_that_come_while_a_history_is_read_do_not_shift_the_versions(
+    count: int, coming: list[int], limit: int | None
+) -> None:
+    table = Busy(count, coming)
+    infos = commit_infos(table, limit)
+    assert [one["operation"] for one in infos] == [f"c{one['version']}" for one in infos]
+    assert infos[0]["version"] == table.version()
+    oldest = 0 if limit is None else max(0, count - limit)
+    assert [one["version"] for one in infos] == list(range(table.version(), oldest - 1, -1))
+
+
+def test_more_commits_than_are_looked_at_make_the_history_be_read_again() -> None:
+    table = Busy(5, [0, 70])
+    infos = commit_infos(table)
+    assert [one["operation"] for one in infos] == [f"c{n}" for n in range(74, -1, -1)]

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lineage_assets.lineage import record as records
-from lineage_assets.lineage.commits import Commit, Lake, open_table
+from lineage_assets.lineage.commits import Commit, Lake, commit_infos, open_table
 from lineage_assets.lineage.ledger.tables import LedgerTable
 from lineage_assets.lineage.record import CommitRecord
 
@@ -77,11 +77,11 @@ def log_of(table: Any, lake: Lake, asset: str, first: int = 0, at_most: int = AT
     if wanted <= 0:
         return Log(table_id, newest, ())
     # deltalake gives the history of the newest version only, from its end, however much of it is wanted.
-    infos = (
-        {one["version"]: one for one in table.history(wanted) if one["version"] >= first}
-        if wanted <= at_most
-        else _commit_files(lake, asset, first, at_most)
-    )
+    if wanted <= at_most:
+        infos = {one["version"]: one for one in commit_infos(table, wanted) if one["version"] >= first}
+        newest = int(table.version())
+    else:
+        infos = _commit_files(lake, asset, first, at_most)
     return Log(table_id, newest, [_entry(table_id, version, infos[version]) for version in sorted(infos)])
 
 
