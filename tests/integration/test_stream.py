@@ -160,6 +160,7 @@ def die_before_silver(engine: Engine, monkeypatch: pytest.MonkeyPatch, records: 
         with pytest.raises(Killed):
             piece = Piece(slice_of("10"), ranges, {})
             batches._write(piece, decided, facts, np.zeros(len(facts), bool), 1, alone=True)
+            batches.drain()
 
 
 def test_a_batch_that_raw_has_and_silver_lacks_reaches_silver_by_raws_decision(
@@ -384,11 +385,16 @@ def test_a_slow_sink_halves_the_bite_and_good_batches_bring_it_back(
     shop: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "GOOD_BATCHES", 2)
-    slow = "java_method('java.lang.Thread', 'sleep', CAST(4 AS bigint))"
+    slow = "java_method('java.lang.Thread', 'sleep', CAST(3 AS bigint))"
     lazy = shop.with_table(select=f"SELECT id, amount, {slow} AS slow FROM records")
-    lazy.send(*(event(f"a{n}", at=1.0) for n in range(7000)))
+    lazy.send(*(event(f"a{n}", at=1.0) for n in range(9000)))
     with streaming(lazy, profile=replace(stream.PROFILES["embedded"], bite=2000)) as running:
-        await_rows(lazy, 7000, timeout_s=180)
+        await_rows(lazy, 9000, timeout_s=180)
+        until = time.monotonic() + 90
+        while not any("2 good batches: from now on at most 2000" in one for one in running.said):
+            assert time.monotonic() < until, running.said
+            lazy.send(event(f"small{time.monotonic()}", at=1.0))
+            time.sleep(0.5)
     assert any("from now on at most 1000 records a batch, before 2000" in one for one in running.said), running.said
     assert any("2 good batches: from now on at most 2000 records" in one for one in running.said), running.said
     assert lease.read(lazy.settings.lake_env, lazy.topic).facts["restarts"] >= 2  # type: ignore[union-attr]
