@@ -215,7 +215,7 @@ class _Stream:
         self.lease = lease.beat(self.lake, self.lease, **changes)
 
     def _release(self, state: str) -> None:
-        self._beat(session="", state=state, stopping=True)
+        self._beat(session="", state=state, stopping=True, facts={**self.lease.facts, **self._facts()})
         lease.forget_failure(self.lake, self.lease.owner)
 
     # One start.
