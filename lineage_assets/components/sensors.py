@@ -34,7 +34,7 @@ from lineage_assets.marts.state import behind as marts_behind
 from lineage_assets.reporting import topics as reporting
 from lineage_assets.reporting.behind import events_behind, slices_behind
 from lineage_assets.reporting.collector import Managed
-from lineage_assets.reporting.instance import without_known
+from lineage_assets.reporting.instance import ALIVE, without_known
 from lineage_assets.settings import Settings, settings
 
 CATCH_UP = "lineage/catch_up"
@@ -54,7 +54,6 @@ STARTED_AGAIN_WITHIN = timedelta(seconds=90)
 PARTITION, PRIORITY = "dagster/partition", "dagster/priority"
 BUDGET_S = 45.0
 """Dagster ends a tick after 60 s: stop in time, the next tick goes on."""
-ALIVE = [dg.DagsterRunStatus[name] for name in ("QUEUED", "NOT_STARTED", "STARTING", "STARTED", "CANCELING")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from lineage_assets.errors import FatalError
 from lineage_assets.lineage import lease
 from lineage_assets.lineage.lease import Lease
 from lineage_assets.lineage.names import node_name
+from lineage_assets.reporting.instance import ALIVE
 from lineage_assets.settings import Settings, settings
 from lineage_assets.spark import event_table as engine
 
@@ -42,7 +43,6 @@ FIGURES_EVERY_S = 60.0
 ENDS_WITHIN_S = 180
 """How long a stream that was asked to end gets for its batch: a minute more than it gives itself."""
 LINES_KEPT = 20
-ALIVE = [dg.DagsterRunStatus[name] for name in ("QUEUED", "NOT_STARTED", "STARTING", "STARTED", "CANCELING")]
 LAUNCHED = [dg.DagsterRunStatus[name] for name in ("STARTING", "STARTED", "CANCELING")]
 
 

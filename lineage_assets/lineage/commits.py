@@ -365,11 +365,7 @@ class Content:
 
     def ends(self, topic_id: str) -> dict[int, int]:
         """Where the content ends, partition by partition."""
-        ends: dict[int, int] = {}
-        for entry in self.slices.values():
-            for partition, held in held_ranges([entry], topic_id).items():
-                ends[partition] = max(ends.get(partition, 0), held.end)
-        return ends
+        return held_ends(self.slices, topic_id)
 
 
 def _comes_on_top(commit: Commit) -> bool:
@@ -381,6 +377,15 @@ def _comes_on_top(commit: Commit) -> bool:
 def held_ranges(entries: Iterable[tuple[Commit, CommitRecord]], topic_id: str) -> dict[int, OffsetRange]:
     """The offset ranges of a topic that one slice of a raw table holds, by the records of its content."""
     return merge_all(topic.ranges for _, record in entries for topic in record.topics if topic.topic_id == topic_id)
+
+
+def held_ends(slices: Slices, topic_id: str) -> dict[int, int]:
+    """Where what a raw table holds of a topic ends, partition by partition."""
+    ends: dict[int, int] = {}
+    for entry in slices.values():
+        for partition, held in held_ranges([entry], topic_id).items():
+            ends[partition] = max(ends.get(partition, 0), held.end)
+    return ends
 
 
 Lost = Mapping[int, tuple[OffsetRange, ...]]

@@ -13,6 +13,7 @@ from lineage_assets.lineage.commits import (
     Commit,
     Slices,
     blocking_failures,
+    held_ends,
     held_ranges,
     lost_in,
     other_topics,
@@ -33,7 +34,7 @@ def events_behind(sliced: SlicedTopic, raw: Slices, silver: Slices, streamed: bo
     the slice that it wrote last: it may be between its two commits. It never goes back: gaps below are everybody's as ever.
     """
     topic_id = sliced.topic.id
-    ends = raw_ends(raw, topic_id) if streamed else {}
+    ends = held_ends(raw, topic_id) if streamed else {}
     writing = _written_last(raw) if streamed else None
     behind = []
     for piece, ranges in sliced.slices():
@@ -49,15 +50,6 @@ def events_behind(sliced: SlicedTopic, raw: Slices, silver: Slices, streamed: bo
         if missing or (unread and piece.key != writing):
             behind.append(piece.key)
     return behind
-
-
-def raw_ends(raw: Slices, topic_id: str) -> dict[int, int]:
-    """Where what raw holds of a topic ends, partition by partition."""
-    ends: dict[int, int] = {}
-    for entry in raw.values():
-        for partition, held in held_ranges([entry], topic_id).items():
-            ends[partition] = max(ends.get(partition, 0), held.end)
-    return ends
 
 
 def _reaches_beyond(ranges: Ranges, ends: Mapping[int, int]) -> bool:

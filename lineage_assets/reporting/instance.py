@@ -15,6 +15,9 @@ from dagster._core.storage.asset_check_execution_record import AssetCheckExecuti
 
 PAGE = 100
 
+ALIVE = [dg.DagsterRunStatus[name] for name in ("QUEUED", "NOT_STARTED", "STARTING", "STARTED", "CANCELING")]
+"""States of a run that is on its way."""
+
 
 @dataclass(frozen=True, slots=True)
 class Materialized:
@@ -77,8 +80,7 @@ def newest_checks(
 
 def alive_runs(instance: dg.DagsterInstance) -> set[str]:
     """Runs that are on their way: they report what they made themselves."""
-    alive = [dg.DagsterRunStatus[name] for name in ("QUEUED", "NOT_STARTED", "STARTING", "STARTED", "CANCELING")]
-    return {run.run_id for run in instance.get_runs(dg.RunsFilter(statuses=alive))}
+    return {run.run_id for run in instance.get_runs(dg.RunsFilter(statuses=ALIVE))}
 
 
 def _materialized(one: dg.EventLogRecord) -> Materialized:

@@ -300,18 +300,18 @@ class MicroBatches:
         if entry[0].version < consumed:
             return
         turn = self.writers.silver.turn(key)
-        entries = [one for one in by_slice(self.writers.raw.read())[key] if one[0].version >= consumed]
-        whole = made is None or any(record.kind != "append" for _, record in entries)
-        if whole:
-            entries = by_slice(self.writers.raw.read())[key]
+        history = self.writers.raw.read()
+        every = by_slice(history)[key]
+        new = [one for one in every if one[0].version >= consumed]
+        whole = made is None or any(record.kind != "append" for _, record in new)
+        entries = every if whole else new
         decision = replace(summary(entries), kind="replace" if whole else "append")
-        version = self.writers.raw.read()[0].version
-        rows = self._decided_rows(key, decision, entries[0][0].version, version)
+        rows = self._decided_rows(key, decision, history[0].version)
         through = (entries[-1][0].version, entries[0][0].version + 1)
         commit_silver(self.job, self.writers, rows, decision, through, turn)
         self._read()
 
-    def _decided_rows(self, key: str, decision: CommitRecord, through: int, version: int) -> DataFrame:
+    def _decided_rows(self, key: str, decision: CommitRecord, version: int) -> DataFrame:
         """Rows of raw with the fate that they were given, decoded once more. Raises FatalError where that fails now."""
         from pyspark.sql import functions as F
 

@@ -52,9 +52,9 @@ def _await_stream(job: Job, piece: Slice) -> None:
 
     Raises TransientError for a slice that the stream does not pass in time.
     """
-    until, wanted, raw = time.monotonic() + PATIENCE_S, job.topic.ranges(piece), Tail(job.lake, f"raw/{job.table.name}")
+    until, wanted = time.monotonic() + PATIENCE_S, job.topic.ranges(piece)
+    content = Content(Tail(job.lake, f"raw/{job.table.name}"))
     while running := lease.live(job.lake, job.topic.topic.name):
-        content = Content(raw)
         content.read()
         ends = content.ends(job.topic.topic.id)
         passed = all(ends.get(p, 0) >= held.end for p, held in wanted.items() if held.span)
