@@ -44,9 +44,25 @@ def session(settings: Settings) -> Iterator[SparkSession]:
     try:
         with translated(settings):
             spark.conf.set("spark.sql.session.timeZone", "UTC")
-        yield spark
+        with _active(spark):
+            yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def _active(spark: SparkSession) -> Iterator[None]:
+    """Make it this thread's session: PySpark gives the handle of a checkpoint to whatever session the thread opened first.
+
+    There is no public way; Spark Connect's builder only sets it where none is.
+    """
+    held = type(spark)._active_session
+    before = getattr(held, "session", None)
+    held.session = spark
+    try:
+        yield
+    finally:
+        held.session = before
 
 
 def require_answer(settings: Settings) -> None:

@@ -53,6 +53,9 @@ _AVRO_LIMITS = tuple(
     for kind in ("bytes", "string", "collectionItems")
 )
 
+_SITE = Path(__file__).parent / "site"
+"""On the path of the server's Python processes, before all else."""
+
 _LOG4J = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -168,6 +171,7 @@ def _environment(folder: Path) -> dict[str, str]:
         "SPARK_LOCAL_DIRS": str(folder / "local"),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(_SITE), env.get("PYTHONPATH")))),
     }
 
 

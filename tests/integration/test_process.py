@@ -322,6 +322,14 @@ def test_kafka_is_read_for_the_offsets_that_raw_lacks_and_for_no_others(shop: En
     assert check(grown, "conservation").passed
 
 
+def test_a_session_that_is_open_beside_ours_gets_none_of_our_handles(shop: Engine) -> None:
+    shop.send(event("a", at=5))
+    with session(shop.settings) as own:
+        process(Engine(shop.settings, own, shop.table).job(), slice_of("10"))
+    shop.process("10")
+    assert shop.fates() == {(0, 0): "ok"}
+
+
 def test_two_runs_of_one_slice_at_the_same_time_both_succeed_and_leave_its_rows_once(shop: Engine) -> None:
     shop.send(*(event(str(number % 7), at=number / 10) for number in range(20)))
 
