@@ -26,7 +26,8 @@ from lineage_assets.spark.reads import Plan
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-ROWS_A_FILE = 1_000_000
+ROWS_A_FILE = 150_000
+"""A file is written by one core: large ones would leave the others idle. Compaction makes few of many."""
 MOST_REASONS = 40
 PRIVATE_IN_RAW = ("key", "value", "headers", "reasons")
 

@@ -32,11 +32,14 @@ class Writers:
     problems: Mapping[int, str]
 
 
-def decide(job: Job, rows: DataFrame, before: DataFrame | None, writers: Writers, mark: bool = True) -> DataFrame:
+def decide(
+    job: Job, rows: DataFrame, before: DataFrame | None, writers: Writers, mark: bool = True, library: bool = True
+) -> DataFrame:
     """Every record with fate, reasons, warnings, `late_by_s`, and its decoded columns in `record`.
 
     `rows` and `before` (the look-back below the slice) have the columns of BASE; both are in the result, told apart by
-    IN_SLICE. Without `mark` duplicates are still `ok`: the stream finds them by the keys that it has seen.
+    IN_SLICE. Without `mark` duplicates are still `ok`: the stream finds them by the keys that it has seen. Without
+    `library` a fate may be decode.UNCLEAR.
     """
     from pyspark.sql import functions as F
 
@@ -45,9 +48,11 @@ def decide(job: Job, rows: DataFrame, before: DataFrame | None, writers: Writers
     if before is not None:
         both = both.unionByName(before.withColumn(IN_SLICE, F.lit(False)))
     if table.format == "avro":
-        decided = decode.decode_avro(decode.wire_format(both), table.contract, writers.schemas, writers.problems)
+        decided = decode.decode_avro(
+            decode.wire_format(both), table.contract, writers.schemas, writers.problems, library
+        )
     else:
-        decided = decode.decode_json(both.withColumn("schema_id", F.lit(None).cast("int")), table.contract)
+        decided = decode.decode_json(both.withColumn("schema_id", F.lit(None).cast("int")), table.contract, library)
     if table.unique_by and mark:
         decided = _mark_duplicates(decided, table)
     late = F.lit(None).cast("bigint")

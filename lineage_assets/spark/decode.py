@@ -30,6 +30,9 @@ DECODE = "decode: "
 
 OUTCOME = ("record", "reasons", "warnings", "fate")
 
+UNCLEAR = "unclear"
+"""Instead of a fate, where a record's text is of a format that only a library decides, and none was asked."""
+
 
 def wire_format(df: DataFrame) -> DataFrame:
     """Adds `schema_id` (int, null without a whole header) and `framing`, what is wrong with the Confluent header.
@@ -42,20 +45,24 @@ def wire_format(df: DataFrame) -> DataFrame:
 
 
 def decode_avro(
-    df: DataFrame, contract: Contract, writers: Mapping[int, str], problems: Mapping[int, str]
+    df: DataFrame,
+    contract: Contract,
+    writers: Mapping[int, str],
+    problems: Mapping[int, str],
+    library: bool = True,
 ) -> DataFrame:
     """Decides records in the Confluent wire format; `df` has `value` and the `schema_id` of `wire_format`.
 
     `writers` has the writer's schema (JSON) by id; `problems` says what is wrong with other ids. An id in neither is
-    unknown. Adds `record`, `reasons`, `warnings` and `fate` (see `_decided`). A payload must end where its datum ends:
+    unknown. Without `library` no Python runs in Spark, and a fate may be UNCLEAR. A payload must end where its datum ends:
     trailing bytes are found as surely as missing ones.
     """
     from lineage_assets.spark.decode_avro import decode
 
-    return decode(df, contract, writers, problems)
+    return decode(df, contract, writers, problems, library)
 
 
-def decode_json(df: DataFrame, contract: Contract) -> DataFrame:
+def decode_json(df: DataFrame, contract: Contract, library: bool = True) -> DataFrame:
     """Decides records that are JSON objects; `df` has `value`. Adds `record`, `reasons`, `warnings` and `fate`.
 
     Strict: RFC 8259 in UTF-8, one object and nothing behind it, no field twice, names with their case. A value of
@@ -65,4 +72,4 @@ def decode_json(df: DataFrame, contract: Contract) -> DataFrame:
     """
     from lineage_assets.spark.decode_json import decode
 
-    return decode(df, contract)
+    return decode(df, contract, library)

@@ -32,7 +32,9 @@ def wire_format(df: DataFrame) -> DataFrame:
     return framed.withColumn("schema_id", F.when(F.col("value").isNotNull() & F.col("framing").isNull(), signed))
 
 
-def decode(df: DataFrame, contract: Contract, writers: Mapping[int, str], problems: Mapping[int, str]) -> DataFrame:
+def decode(
+    df: DataFrame, contract: Contract, writers: Mapping[int, str], problems: Mapping[int, str], library: bool
+) -> DataFrame:
     """`decode.decode_avro`."""
     known: dict[int, Reading] = {}
     said = dict(problems)
@@ -69,7 +71,7 @@ def decode(df: DataFrame, contract: Contract, writers: Mapping[int, str], proble
     for schema_id, text in sorted(said.items()):
         problem = problem.when(id_ == schema_id, text)
     problem = problem.otherwise(F.concat(F.lit("unknown schema id "), id_.cast("string")))
-    return decided(read, contract, columns, problem)
+    return decided(read, contract, columns, problem, library)
 
 
 def _framing() -> Expression:

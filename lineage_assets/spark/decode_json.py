@@ -20,7 +20,7 @@ _BEHIND = secrets.randbelow(2**62)
 """What is put behind an object to see that nothing else is there. Random, so that no payload can hold it."""
 
 
-def decode(df: DataFrame, contract: Contract) -> DataFrame:
+def decode(df: DataFrame, contract: Contract, library: bool) -> DataFrame:
     """`decode.decode_json`."""
     value = F.col(f"{BASE}.value")
     text = value.cast("string")
@@ -46,7 +46,7 @@ def decode(df: DataFrame, contract: Contract) -> DataFrame:
     types = [F.schema_of_variant(f"_f{index}").alias(f"_t{index}") for index in range(len(contract.columns))]
     found = parsed.select(BASE, problem.alias(PROBLEM), *fields).select("*", *types)
     values = [parsed_from(one, F.col(f"_f{i}"), F.col(f"_t{i}")) for i, one in enumerate(contract.columns)]
-    return decided(found, contract, values, F.col(PROBLEM))
+    return decided(found, contract, values, F.col(PROBLEM), library)
 
 
 def _member(column: Column) -> Expression:

@@ -6,6 +6,7 @@ Belongs here: what every format has in common once its fields are values. Does n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame
@@ -22,12 +23,12 @@ from lineage_assets.quality.contract import (
     Contract,
     Rule,
 )
-from lineage_assets.quality.formats import email_column
+from lineage_assets.quality.formats import clear_email_column, email_column
 from lineage_assets.quality.rules import quoted
-from lineage_assets.spark.decode import DECODE, OUTCOME
+from lineage_assets.spark.decode import DECODE, OUTCOME, UNCLEAR
 from lineage_assets.spark.decode_values import Found
 
-BASE, PROBLEM = "_base", "_problem"
+BASE, PROBLEM, _OPEN = "_base", "_problem", "_open"
 _BETWEEN = "\u0001"
 """Stands between messages while they are one text; `contract.shown` keeps it out of them."""
 
@@ -39,11 +40,13 @@ def based(df: DataFrame, *more: Expression) -> DataFrame:
     return given.select(F.struct("*").alias(BASE), *more)
 
 
-def decided(df: DataFrame, contract: Contract, found: Sequence[Found | None], problem: Expression) -> DataFrame:
+def decided(
+    df: DataFrame, contract: Contract, found: Sequence[Found | None], problem: Expression, library: bool
+) -> DataFrame:
     """The columns of `_base`, and what was decided: see decode.py.
 
     `found` has each contract column's field (None: no record can have it); `problem` says why a record could not be
-    decoded, null if it was.
+    decoded, null if it was. Without `library` a fate is UNCLEAR where only a library can answer.
     """
     # The contract's columns stand on their own here, for the rules' SQL; the record's other columns wait in `_base`.
     values, parts, wrongs = [], [], []
@@ -56,26 +59,32 @@ def decided(df: DataFrame, contract: Contract, found: Sequence[Found | None], pr
     names = [F.col(quoted(one.column)) for one in contract.columns]
     flat = df.select(BASE, problem.alias(PROBLEM), *values, *parts).select(BASE, PROBLEM, *names, *wrongs)
     has_value, problem = F.col(f"{BASE}.value").isNotNull(), F.col(PROBLEM)
-    formats = [
-        email_column(F.when(has_value & problem.isNull(), F.col(quoted(rule.column)))).alias(_answer(rule))
+    asked = [
+        (_answer(rule), F.when(has_value & problem.isNull(), F.col(quoted(rule.column))))
         for rule in contract.rules
         if rule.kind == FORMAT and rule.sql == DECIDED_BY_DECODING
     ]
-    if formats:
-        flat = flat.select("*", *formats)
+    answer = email_column if library else clear_email_column
+    if asked:
+        flat = flat.select("*", *(answer(text).alias(name) for name, text in asked))
+    open_ = [] if library else [text.isNotNull() & F.col(name).isNull() for name, text in asked]
     broken = {severity: _broken(contract, severity) for severity in ("ERROR", "WARN")}
     listed = flat.select(
         f"{BASE}.*",
         F.when(has_value & problem.isNull(), F.struct(*names)).alias("record"),
         F.when(has_value, F.coalesce(F.concat(F.lit(DECODE), problem), broken["ERROR"])).alias("reasons"),
         F.when(has_value & problem.isNull(), broken["WARN"]).alias("warnings"),
+        reduce(lambda left, right: left | right, open_, F.lit(False)).alias(_OPEN),
     )
     fate = (
         F.when(F.col("value").isNull(), Fate.tombstone.value)
+        .when(F.col(_OPEN), UNCLEAR)
         .when(F.col("reasons") != "", Fate.dead.value)
         .otherwise(Fate.ok.value)
     )
-    return listed.withColumns({"reasons": _as_list("reasons"), "warnings": _as_list("warnings"), "fate": fate})
+    return listed.withColumns({"reasons": _as_list("reasons"), "warnings": _as_list("warnings"), "fate": fate}).drop(
+        _OPEN
+    )
 
 
 def _as_list(name: str) -> Expression:

@@ -30,7 +30,8 @@ MOST_NAMED = 200
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Records of a batch as columns. `fate` is a place in FATES; `whole` tells whose dedupe key is `high` and `low`."""
+    """Records of a batch as columns. `fate` is a place in FATES, -1 where it is unclear; `whole` tells whose dedupe key is
+    `high` and `low`."""
 
     partition: Array
     offset: Array
@@ -54,6 +55,11 @@ class Facts:
         picked = {name: getattr(self, name)[chosen] for name in self.__slots__ if name not in ("key", "complaints")}
         mask = pa.array(chosen)
         return Facts(**picked, key=self.key.filter(mask), complaints=self.complaints.filter(mask))
+
+    @property
+    def unclear(self) -> bool:
+        """Whether a record's fate needs a library that was not asked (decode.UNCLEAR)."""
+        return bool((self.fate < 0).any())
 
     @property
     def keys(self) -> Keys:

@@ -34,7 +34,7 @@ from lineage_assets.settings import Settings
 from lineage_assets.spark import facts as batch_facts
 from lineage_assets.spark import kafka_source, tables
 from lineage_assets.spark.commit import Decision, Writers, commit_raw, commit_silver, foreign_schemas
-from lineage_assets.spark.decide import decide, known_ids, whole_key, writers_of
+from lineage_assets.spark.decide import decide, known_ids, writers_of
 from lineage_assets.spark.event_table import EventTable
 from lineage_assets.spark.facts import Facts
 from lineage_assets.spark.job import Job
@@ -51,10 +51,14 @@ if TYPE_CHECKING:
 DECIDED = "lineage_stream_decided_{}"
 """Views of the batches in flight: while one goes to silver the next is decided, and a view is looked up by its name."""
 TOPIC_ASKED_EVERY_S = 60.0
-CHECKPOINT_EVERY = 10
+CHECKPOINT_EVERY = 5
 CHECKPOINT_SHARE = 200
 """Commits for each second that a checkpoint takes: about half a percent of a stream that commits once a second."""
 MOST_IN_PLAN = 300
+LIBRARY_BATCHES = 100
+"""So many batches ask the library after one that needed it: texts that are not plain seldom come alone."""
+INTERPRETED = 4_000
+"""Up to so many records a batch runs without generated code: to generate it for every query costs more than it saves."""
 AGAIN = "_again"
 
 
@@ -123,14 +127,15 @@ class MicroBatches:
         self._silver = ThreadPoolExecutor(1, "silver")
         self._pending: tuple[str, Future[None]] | None = None
         self._decided = 0
+        self._library = 0
+        self._compiled = True
         self._checkpointed: dict[str, tuple[int, int]] = {}
         self.ids = known_ids(self.job, self.writers.raw.read())
         self.schemas = writers_of(self.job, self.ids)
 
     def take(self, rows: DataFrame, batch: int) -> None:
-        """Process one micro-batch. Its silver commit may end after it, while Spark writes down what the next one reads;
-        what it fails by is raised then. Deciding the next batch beside it was tried: on two cores both only got slower."""
-        self.drain()
+        """Process one micro-batch. Its silver commit may end beside the next one's decision, and before its commit to raw;
+        what it fails by is raised there."""
         self._require_lease()
         if "offset_log" in self.start.off:
             return self._measured(rows, batch)
@@ -140,6 +145,7 @@ class MicroBatches:
         pieces = self._pieces(ranges)
         if not pieces:
             return
+        self._compile(span(ranges) > INTERPRETED)
         whole = sum(span(one.ranges) for one in pieces) == span(ranges)
         arrived = kafka_source.base(rows)
         decided, facts = self._decide(arrived if whole else arrived.where(_within(pieces)))
@@ -154,6 +160,13 @@ class MicroBatches:
         self._after(lambda: decided.unpersist())
         self.seen.take(keys)
         self._require_memory(batch)
+
+    def _compile(self, wanted: bool) -> None:
+        """Have Spark generate code for what follows, or not."""
+        if wanted != self._compiled:
+            self.job.spark.conf.set("spark.sql.codegen.wholeStage", str(wanted).lower())
+            self.job.spark.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if wanted else "NO_CODEGEN")
+            self._compiled = wanted
 
     def drain(self) -> None:
         """Wait for the silver commit that is on its way. Raises what it failed by; a lost race is made good."""
@@ -334,16 +347,24 @@ class MicroBatches:
     # Deciding.
 
     def _decide(self, arrived: DataFrame) -> tuple[DataFrame, Facts]:
-        """Decode a batch once, and bring its facts here; once more if it has a schema that is new."""
+        """Decode a batch once, and bring its facts here; once more if it has a schema that is new, or needs a library.
+
+        Asking one costs every record a way through Python, a third of all CPU: it is left out until a record needs it.
+        """
         while True:
             self._decided += 1
-            view = DECIDED.format(self._decided % 3)
-            decide(self.job, arrived, None, self.schemas, mark=False).createOrReplaceTempView(view)
+            view, library = DECIDED.format(self._decided % 3), self._library > 0
+            decide(self.job, arrived, None, self.schemas, mark=False, library=library).createOrReplaceTempView(view)
             decided = self.job.spark.table(view).persist()
             facts = batch_facts.collect(decided, self.job.table)
+            if facts.unclear:
+                decided.unpersist()
+                self._library = LIBRARY_BATCHES
+                continue
             met = {int(one) for one in np.unique(facts.schema_id) if one >= 0} - self.ids
             new = {one for one in met if self.job.registry.schema(one) is not None}
             if not new:
+                self._library = max(0, self._library - 1)
                 return decided, facts
             decided.unpersist()
             self.ids = self.ids | new
@@ -367,13 +388,15 @@ class MicroBatches:
         lower = below(self.job, self.writers.raw.read(), starts, oldest, lambda _: True)
         if lower is None:
             return facts.keys.where(np.zeros(len(facts.keys), bool))
-        found = decide(self.job, lower, None, self.schemas, mark=False).where(whole_key(self.job.table))
         stamp, partition = F.unix_millis("timestamp"), F.col("partition")
         unknown = reduce(
             lambda left, right: left | right,
             ((partition == p) & (stamp >= since) & (stamp < until) for p, (since, until) in stamps.items()),
         )
-        return batch_facts.collect(found.where(unknown), self.job.table).keys
+        # No filter on what is decoded: Spark would decode once more for each time that the condition names it, in a method
+        # too long to be compiled.
+        found = decide(self.job, lower.where(unknown), None, self.schemas, mark=False)
+        return batch_facts.collect(found, self.job.table).keys
 
     # Writing.
 

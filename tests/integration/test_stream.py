@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import socket
 import threading
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import numpy as np
+import pandera.pandas as pa
 import pytest
 
 from lineage_assets.errors import FatalError, TransientError
@@ -125,6 +127,39 @@ def test_a_batch_of_many_duplicates_is_marked_like_one_of_few(shop: Engine, tmp_
     assert sum(fate == "duplicate" for fate in shop.fates().values()) == 1000 > micro_batch.MOST_IN_PLAN
     assert shop.raw() == bounded.raw()
     assert shop.silver() == bounded.silver()
+
+
+class Visitor(pa.DataFrameModel):
+    """An event with a text that only a library can decide."""
+
+    id: str = pa.Field(nullable=True)
+    email: str = pa.Field(nullable=True, metadata={"format": "email"})
+    amount: int = pa.Field(ge=0, nullable=True)
+
+
+def visitor(number: int, email: str | None, amount: int = 1) -> Sent:
+    value = {"id": str(number), "email": email, "amount": amount}
+    return Sent(json.dumps(value).encode(), at=1 + number / 100)
+
+
+def test_a_text_that_only_a_library_decides_is_asked_about_and_has_the_same_fate(
+    stack: Settings, spark: SparkSession, tmp_path: Path
+) -> None:
+    plain = ["ann@shop.com", "ann", "ann@shop", None]
+    odd = ["jürgen@müller.de", "a..b@shop.com", '"ann b"@shop.com', "ann@shop.test"]
+    with fresh(stack, spark, tmp_path / "lake", unique_by=("id",), contract=contract_of(Visitor)) as shop:
+        shop.send(*(visitor(number, text) for number, text in enumerate(plain)))
+        shop.send(*(visitor(10 + number, text, -1) for number, text in enumerate([*odd, *plain])))
+        shop.send(*(visitor(20 + number, text) for number, text in enumerate([*odd, *plain])))
+        bounded = shop.in_lake(tmp_path / "bounded")
+        bounded.process("10")
+        shop.sliced(NOW)
+        catch_up(shop, bite=4)
+        assert len(shop.log("raw")) > 3
+        assert list(shop.fates().values())[:4] == ["ok", "dead", "dead", "ok"]
+        assert list(shop.fates().values())[12:16] == ["ok", "dead", "dead", "dead"]
+        assert shop.raw() == bounded.raw()
+        assert shop.silver() == bounded.silver()
 
 
 def test_a_second_start_goes_on_where_raw_ends_whatever_became_of_the_checkpoint(shop: Engine) -> None:

@@ -126,9 +126,15 @@ def test_emails_are_checked_by_form() -> None:
     assert not any(formats.is_email(text) for text in bad)
 
 
-@given(st.from_regex(formats._PLAIN, fullmatch=True).filter(lambda text: len(text) <= formats._PLAIN_LENGTH))
+@given(st.from_regex(formats._PLAIN, fullmatch=True).filter(lambda text: len(text) <= formats.PLAIN_LENGTH))
 def test_an_address_that_needs_no_library_is_one_that_it_accepts(text: str) -> None:
     validate_email(text, check_deliverability=False, test_environment=False)
+
+
+@given(st.from_regex(formats._NEVER, fullmatch=True))
+def test_a_text_that_needs_no_library_is_one_that_it_refuses(text: str) -> None:
+    with pytest.raises(ValueError):
+        validate_email(text, check_deliverability=False, test_environment=False)
 
 
 @given(st.text(max_size=40))
