@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from lineage_assets.errors import TransientError
 from lineage_assets.lineage import lease
 from lineage_assets.lineage.commits import Commit, Content, Tail
+from lineage_assets.lineage.offsets import span
 from lineage_assets.lineage.slices import Slice
 from lineage_assets.spark.commit import Decision, Writers, commit_raw, commit_silver, foreign_schemas
 from lineage_assets.spark.decide import IN_SLICE, decide, known_ids, writers_of
@@ -25,6 +26,8 @@ PATIENCE_S = 60.0
 """How long a bounded run waits for a stream to pass the slice that it wants."""
 EARLY_MS = 300_000
 """How long before a slice begins its records are usually stamped at the earliest: on their way, by clocks that differ."""
+ROWS_A_TASK, FEWEST_TASKS = 250_000, 4
+"""A task's share of a slice, which it sorts and keeps in memory: an hour of fifty million events in four would not fit."""
 DECIDED = "lineage_decided"
 """A view in the writer's own session: later queries over it do not send and analyse the whole plan again."""
 
@@ -98,6 +101,8 @@ def _process(job: Job, piece: Slice, attempt: int) -> Processed:
     writers.silver.read()
     raw_turn, silver_turn = writers.raw.turn(piece.key), writers.silver.turn(piece.key)
     plan = plan_reads(job, piece, history)
+    tasks = max(FEWEST_TASKS, span(plan.ranges) // ROWS_A_TASK)
+    job.spark.conf.set("spark.sql.shuffle.partitions", str(tasks))
     assumed: Assumed | None = _assume(job, piece, history)
     while assumed is not None:
         before = look_back(job, piece, history, assumed.look_back_from_ms) if job.table.unique_by else None
