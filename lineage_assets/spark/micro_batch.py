@@ -21,32 +21,31 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lineage_assets.errors import FatalError, LineageError, TransientError
+from lineage_assets.errors import LineageError, TransientError
 from lineage_assets.kafka.cuts import SlicedTopic, slice_topic
 from lineage_assets.kafka.registry import Registry
 from lineage_assets.lineage import lease
-from lineage_assets.lineage.commits import Content, Lost, by_slice, lost_in, open_table, summary, without
+from lineage_assets.lineage.commits import Lost, lost_in, open_table, without
 from lineage_assets.lineage.fates import Fate
 from lineage_assets.lineage.offsets import OffsetRange, Ranges, minus, span
-from lineage_assets.lineage.record import CommitRecord
 from lineage_assets.lineage.slices import Slice
 from lineage_assets.settings import Settings
 from lineage_assets.spark import facts as batch_facts
-from lineage_assets.spark import kafka_source, tables
+from lineage_assets.spark import kafka_source
 from lineage_assets.spark.commit import Decision, Writers, commit_raw, commit_silver, foreign_schemas
 from lineage_assets.spark.decide import decide, known_ids, writers_of
 from lineage_assets.spark.event_table import EventTable
 from lineage_assets.spark.facts import Facts
 from lineage_assets.spark.job import Job
-from lineage_assets.spark.kafka_source import BASE
 from lineage_assets.spark.offset_log import batch_ranges
+from lineage_assets.spark.pair import Pair, within
 from lineage_assets.spark.reads import Plan, below
 from lineage_assets.spark.seen import Array, Keys, Marks, Seen
 from lineage_assets.spark.session import lost_race, until_won
 from lineage_assets.spark.tally import tallied
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 DECIDED = "lineage_stream_decided_{}"
 """Views of the batches in flight: while one goes to silver the next is decided, and a view is looked up by its name."""
@@ -120,17 +119,16 @@ class MicroBatches:
         config, table = start.settings, start.table
         self.job = Job(spark, config, table, self._topic(), start.run, Registry(config))
         self.asked_at = time.monotonic()
-        self.writers = Writers(self.job, start.off)
-        self.raw, self.silver = Content(self.writers.raw), Content(self.writers.silver)
+        self.pair = Pair(Writers(self.job, start.off))
         self.seen = Seen(table.window_ms)
-        self._read()
+        self.pair.read()
         self._silver = ThreadPoolExecutor(1, "silver")
         self._pending: tuple[str, Future[None]] | None = None
         self._decided = 0
         self._library = 0
         self._compiled = True
         self._checkpointed: dict[str, tuple[int, int]] = {}
-        self.ids = known_ids(self.job, self.writers.raw.read())
+        self.ids = known_ids(self.job, self.pair.writers.raw.read())
         self.schemas = writers_of(self.job, self.ids)
 
     def take(self, rows: DataFrame, batch: int) -> None:
@@ -141,14 +139,14 @@ class MicroBatches:
             return self._measured(rows, batch)
         ranges = batch_ranges(self.start.checkpoint, self.job.table.topic, batch)
         self._follow(ranges)
-        self._read()
+        self.pair.read()
         pieces = self._pieces(ranges)
         if not pieces:
             return
         self._compile(span(ranges) > INTERPRETED)
         whole = sum(span(one.ranges) for one in pieces) == span(ranges)
         arrived = kafka_source.base(rows)
-        decided, facts = self._decide(arrived if whole else arrived.where(_within(pieces)))
+        decided, facts = self._decide(arrived if whole else arrived.where(within([one.ranges for one in pieces])))
         marks = self._mark(facts)
         keys = facts.keys
         facts = facts.with_duplicates(marks.duplicate)
@@ -210,11 +208,11 @@ class MicroBatches:
 
     def state_loss(self, lost: Mapping[int, OffsetRange]) -> None:
         """Commit what retention took before it was read: by slice, named and counted, in records that fail their check."""
-        self._read()
+        self.pair.read()
         nothing = kafka_source.read(self.job.spark, self.job.settings, self.job.table.topic, [])
         decided, facts = self._decide(nothing)
         for piece, ranges in self._slices(lost):
-            known = self.raw.held(piece.key, self.job.topic.topic.id)
+            known = self.pair.raw.held(piece.key, self.job.topic.topic.id)
             stated = {p: (held,) for p, held in ranges.items() if held.span}
             # A loss inside what a slice holds stays inside its range; one at its beginning moves the beginning.
             covered = {
@@ -226,14 +224,14 @@ class MicroBatches:
 
     def repair(self) -> None:
         """Give silver what raw decided and silver lacks, for every slice."""
-        self._read()
-        for key in list(self.raw.slices):
+        self.pair.read()
+        for key in list(self.pair.raw.slices):
             if key is not None:
                 until_won(self.job.settings, partial(self._repair_again, key))
 
     def _repair_again(self, key: str, attempt: int) -> None:
-        self._read()
-        self._repair(key)
+        self.pair.read()
+        self.pair.repair(self.job, self.schemas, key)
 
     # What the broker has, and where slices end.
 
@@ -274,8 +272,8 @@ class MicroBatches:
         """What raw lacks of a batch, slice by slice. A part of which the middle is held makes two pieces."""
         found = []
         for piece, wanted in self._slices(ranges):
-            held = self.raw.held(piece.key, self.job.topic.topic.id)
-            entry = self.raw.slices.get(piece.key)
+            held = self.pair.raw.held(piece.key, self.job.topic.topic.id)
+            entry = self.pair.raw.slices.get(piece.key)
             lost = lost_in([entry]) if entry else {}
             for left in (rest for part in minus(wanted, held) for rest in without(part, lost)):
                 found.append(Piece(piece, left, {}))
@@ -300,49 +298,6 @@ class MicroBatches:
                 f"batch {batch} took the stream's Python worker to {used >> 20} MB, with {len(self.seen):,} dedupe keys",
                 remedy="the stream goes on with smaller batches; raise LINEAGE_STREAM_MEMORY_MB if the keys need it",
             )
-
-    def _read(self) -> None:
-        for content in (self.raw, self.silver):
-            content.read()
-            refuse_restored(content)
-
-    def _repair(self, key: str) -> None:
-        entry = self.raw.slices[key]
-        made = self.silver.slices.get(key)
-        consumed = _consumed(made, self.writers.raw.asset)
-        if entry[0].version < consumed:
-            return
-        turn = self.writers.silver.turn(key)
-        history = self.writers.raw.read()
-        every = by_slice(history)[key]
-        new = [one for one in every if one[0].version >= consumed]
-        whole = made is None or any(record.kind != "append" for _, record in new)
-        entries = every if whole else new
-        decision = replace(summary(entries), kind="replace" if whole else "append")
-        rows = self._decided_rows(key, decision, history[0].version)
-        through = (entries[-1][0].version, entries[0][0].version + 1)
-        commit_silver(self.job, self.writers, rows, decision, through, turn)
-        self._read()
-
-    def _decided_rows(self, key: str, decision: CommitRecord, version: int) -> DataFrame:
-        """Rows of raw with the fate that they were given, decoded once more. Raises FatalError where that fails now."""
-        from pyspark.sql import functions as F
-
-        stored = tables.read_table(self.job.spark, self.job.lake, self.writers.raw.asset, version)
-        topic = F.col("topic_id") == self.job.topic.topic.id
-        ranges = next(one.ranges for one in decision.topics if one.topic_id == self.job.topic.topic.id)
-        mine = stored.where((F.col(tables.SLICE) == key) & topic & _within_ranges(ranges))
-        given = mine.select(*BASE, F.col("fate").alias("given_fate"), F.col("late_by_s").alias("given_late"))
-        decided = decide(self.job, given, None, self.schemas, mark=False)
-        decided = decided.withColumns({"fate": F.col("given_fate"), "late_by_s": F.col("given_late")})
-        unreadable = decided.where((F.col("fate") == Fate.ok.value) & F.col("record").isNull()).count()
-        if unreadable:
-            raise FatalError(
-                f"slice {key} of {self.writers.raw.asset} holds {unreadable} ok records, decided by contract "
-                f"{decision.contract[:12]}, that contract {self.job.table.contract.hash[:12]} cannot decode; silver lacks them",
-                remedy=f"materialize raw and silver of {self.job.table.name} {key}: that decides the slice again",
-            )
-        return decided
 
     # Deciding.
 
@@ -385,7 +340,7 @@ class MicroBatches:
 
         starts = {p: int(facts.offset[facts.partition == p].min()) for p in stamps}
         oldest = min(from_ms for from_ms, _ in stamps.values())
-        lower = below(self.job, self.writers.raw.read(), starts, oldest, lambda _: True)
+        lower = below(self.job, self.pair.writers.raw.read(), starts, oldest, lambda _: True)
         if lower is None:
             return facts.keys.where(np.zeros(len(facts.keys), bool))
         stamp, partition = F.unix_millis("timestamp"), F.col("partition")
@@ -410,11 +365,11 @@ class MicroBatches:
             nonlocal left
             self.drain()
             if number > 1:
-                self._read()
-                held = self.raw.held(one.piece.key, self.job.topic.topic.id)
+                self.pair.read()
+                held = self.pair.raw.held(one.piece.key, self.job.topic.topic.id)
                 left = [rest for ranges in left for rest in minus(ranges, held)]
-            if one.piece.key in self.raw.slices:
-                self._repair(one.piece.key)
+            if one.piece.key in self.pair.raw.slices:
+                self.pair.repair(self.job, self.schemas, one.piece.key)
             for ranges in list(left):
                 self.drain()
                 untouched = alone and number == 1
@@ -437,8 +392,8 @@ class MicroBatches:
         key, table, topic = one.piece.key, self.job.table, self.job.topic.topic
         if not whole:
             inside = _inside(facts, one.ranges)
-            marked, facts, spread = marked.where(_within_ranges(one.ranges)), facts.where(inside), spread[inside]
-        raw_turn, silver_turn = self.writers.raw.turn(key), self.writers.silver.turn(key)
+            marked, facts, spread = marked.where(within([one.ranges])), facts.where(inside), spread[inside]
+        raw_turn, silver_turn = self.pair.writers.raw.turn(key), self.pair.writers.silver.turn(key)
         counted = batch_facts.counted(facts, table.topic) if "counts" not in self.start.off else batch_facts.UNCOUNTED
         plan = Plan(one.ranges, [one.ranges], one.lost, ())
         in_two = len(np.unique(facts.high[spread]))
@@ -450,13 +405,16 @@ class MicroBatches:
             skew = batch_facts.skew_of(facts, of=topic.partitions, private=table.private_key, salt=topic.id)
             stated = {"skew": skew}
         decision = Decision("append", one.piece, plan, marked, tally, counted.schema_ids, batch, stated)
-        raw = commit_raw(self.job, self.writers, decision, raw_turn, attempt)
+        raw = commit_raw(self.job, self.pair.writers, decision, raw_turn, attempt)
         assert raw.record is not None
         record, versions = raw.record, (raw.version, raw.version + 1)
 
         def to_silver() -> None:
-            made = commit_silver(self.job, self.writers, marked, record, versions, silver_turn)
-            for asset, version in ((self.writers.raw.asset, raw.version), (self.writers.silver.asset, made.version)):
+            made = commit_silver(self.job, self.pair.writers, marked, record, versions, silver_turn)
+            for asset, version in (
+                (self.pair.writers.raw.asset, raw.version),
+                (self.pair.writers.silver.asset, made.version),
+            ):
                 self._checkpoint(asset, version)
 
         self._pending = (key, self._silver.submit(to_silver))
@@ -475,37 +433,6 @@ class MicroBatches:
                 table.create_checkpoint()
             took_s = time.monotonic() - began
             self._checkpointed[asset] = (version, max(CHECKPOINT_EVERY, int(took_s * CHECKPOINT_SHARE)))
-
-
-def refuse_restored(content: Content) -> None:
-    """Raises FatalError when someone restored a table: the tables no longer fit each other."""
-    if content.restored is not None:
-        raise FatalError(
-            f"{content.asset} was restored to version {content.restored.restored_to} by commit {content.restored.version}",
-            remedy="run `lineage stream resume NAME --from-table`: it brings raw and silver to one common cut",
-        )
-
-
-def _consumed(made: tuple[object, CommitRecord] | None, raw: str) -> int:
-    """The first version of raw that a slice of silver has not consumed."""
-    if made is None:
-        return 0
-    return max((one.commits[1] for one in made[1].tables if one.table == raw and one.commits), default=0)
-
-
-def _within(pieces: Sequence[Piece]) -> Column:
-    return reduce(lambda left, right: left | right, (_within_ranges(one.ranges) for one in pieces))
-
-
-def _within_ranges(ranges: Ranges) -> Column:
-    from pyspark.sql import functions as F
-
-    inside = [
-        (F.col("partition") == p) & (F.col("offset") >= held.start) & (F.col("offset") < held.end)
-        for p, held in ranges.items()
-        if held.span
-    ]
-    return reduce(lambda left, right: left | right, inside, F.lit(False))
 
 
 def _inside(facts: Facts, ranges: Ranges) -> Array:

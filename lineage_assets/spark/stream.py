@@ -35,8 +35,10 @@ from lineage_assets.lineage.ledger import TopicRef
 from lineage_assets.lineage.offsets import OffsetRange, next_range
 from lineage_assets.settings import Settings
 from lineage_assets.spark import kafka_source
+from lineage_assets.spark.bite import Bite
 from lineage_assets.spark.event_table import EventTable
-from lineage_assets.spark.micro_batch import MicroBatches, Start, TooMuch, handle, refuse_restored
+from lineage_assets.spark.micro_batch import MicroBatches, Start, TooMuch, handle
+from lineage_assets.spark.pair import refuse_restored
 from lineage_assets.spark.session import explain, require_answer, session
 
 if TYPE_CHECKING:
@@ -49,17 +51,6 @@ STOP_TIMEOUT_S = 120.0
 FAILURES_IN_A_ROW = 8
 """After so many starts that committed nothing the stream gives up: with the pauses between them, three to four minutes."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
-GOOD_BATCHES = 10
-"""So many batches within their time, and a smaller bite grows again."""
-SLOW = 5
-"""A batch that takes so many times its trigger is too large."""
-SMALLEST_BITE = 1000
-IN_FLIGHT = 0.15
-"""Share of the server's heap that the records of one batch may take, with all that is made of them on the way."""
-EXPANSION = 8
-"""Bytes of heap for a byte of a record: its row, its decoded row, both cached as columns, two files being written."""
-USUAL_BYTES = 300.0
-"""What a record is taken to have while the topic is empty."""
 HEAP = "SELECT CAST(java_method('io.netty.util.internal.PlatformDependent', 'estimateMaxDirectMemory') AS bigint)"
 """The server's largest heap, by a class that every Spark has: over Spark Connect nothing else tells it."""
 
@@ -145,8 +136,7 @@ class _Stream:
     ) -> None:
         self.settings, self.table, self.options, self.stop, self.say = settings, table, options, stop, say
         self.lake = settings.lake_env
-        self.most = self.bite = options.profile.bite
-        self.good = 0
+        self.bite = Bite(options.profile.bite, options.profile.trigger_s)
         self.failures = 0
         self.restarts = 0
         self.began = time.monotonic()
@@ -251,11 +241,7 @@ class _Stream:
     def _afford(self, spark: SparkSession, topic: SlicedTopic) -> None:
         """Bound a batch by what the server's heap can hold of it."""
         heap = int(spark.sql(HEAP).collect()[0][0])
-        size = mean_bytes(self.settings, self.table.topic, topic.begin, topic.end) or USUAL_BYTES
-        most = int(heap * IN_FLIGHT / (EXPANSION * max(size, 1.0)))
-        whole = self.bite == self.most
-        self.most = min(self.options.profile.bite, max(SMALLEST_BITE, most))
-        self.bite = self.most if whole else min(self.bite, self.most)
+        self.bite.afford(heap, mean_bytes(self.settings, self.table.topic, topic.begin, topic.end))
 
     def _checkpoint(self) -> str:
         """A new folder; those of earlier starts say nothing that raw does not say, and are removed."""
@@ -308,7 +294,7 @@ class _Stream:
         options = kafka_source.common_options(self.settings) | {
             "subscribe": self.table.topic,
             "startingOffsets": kafka_source.starting(self.table.topic, position),
-            "maxOffsetsPerTrigger": str(self.bite),
+            "maxOffsetsPerTrigger": str(self.bite.now),
             **self.options.profile.source,
         }
         writer = (
@@ -371,22 +357,15 @@ class _Stream:
             }
         )
         # The first batch of a start also loads the look-back: to judge it would be to start again, and again.
-        slow = took_s > SLOW * max(self.options.profile.trigger_s, 1.0) and progress["batchId"] > 0
-        if slow and rows > self.bite // 2:
-            self.good = 0
-            return self._bite(self.bite // 2, f"batch {progress['batchId']} took {took_s:.1f} s")
-        self.good += 1
-        if self.good >= GOOD_BATCHES and self.bite < self.most:
-            self.good = 0
-            return self._bite(min(self.bite * 2, self.most), f"{GOOD_BATCHES} good batches")
-        return False
+        before = self.bite.now
+        why = self.bite.judge(took_s, rows) if progress["batchId"] > 0 else None
+        return self._bitten(before, f"batch {progress['batchId']}: {why}")
 
-    def _bite(self, wanted: int, why: str) -> bool:
-        wanted = max(wanted, min(SMALLEST_BITE, self.most))
-        if wanted == self.bite:
+    def _bitten(self, before: int, why: str) -> bool:
+        """Say so if the bite is another than before; whether it is."""
+        if self.bite.now == before:
             return False
-        self.say(f"{why}: from now on at most {wanted} records a batch, before {self.bite}")
-        self.bite = wanted
+        self.say(f"{why}: from now on at most {self.bite.now} records a batch, before {before}")
         self.restarts += 1
         return True
 
@@ -402,8 +381,8 @@ class _Stream:
         rows, took = sum(one["rows"] for one in self.recent), sum(one["took_s"] for one in self.recent)
         last = self.recent[-1] if self.recent else None
         return {
-            "bite": self.bite,
-            "most": self.most,
+            "bite": self.bite.now,
+            "most": self.bite.most,
             "restarts": self.restarts,
             "failures": self.failures,
             "last": last,
@@ -430,7 +409,9 @@ class _Stream:
             return
         self.failures += 1
         if isinstance(error, TooMuch) or not _server_answers(self.settings):
-            self._bite(self.bite // 2, error.message)
+            before = self.bite.now
+            self.bite.halve()
+            self._bitten(before, error.message)
         if self.failures >= FAILURES_IN_A_ROW:
             raise TransientError(
                 f"{self.failures} starts in a row failed, the last: {error.message}", remedy=error.remedy

@@ -25,7 +25,7 @@ from lineage_assets.lineage.commits import lost_offsets
 from lineage_assets.lineage.offsets import OffsetRange, non_empty
 from lineage_assets.lineage.record import CommitRecord
 from lineage_assets.settings import Settings
-from lineage_assets.spark import kafka_source, micro_batch, resume, stream
+from lineage_assets.spark import bite, kafka_source, micro_batch, resume, stream
 from lineage_assets.spark.micro_batch import MicroBatches, Piece, Start
 from lineage_assets.spark.session import session
 from tests.integration.engine import (
@@ -419,7 +419,7 @@ def await_rows(engine: Engine, count: int, timeout_s: float = 90.0) -> None:
 def test_a_slow_sink_halves_the_bite_and_good_batches_bring_it_back(
     shop: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "GOOD_BATCHES", 2)
+    monkeypatch.setattr(bite, "GOOD_BATCHES", 2)
     slow = "java_method('java.lang.Thread', 'sleep', CAST(3 AS bigint))"
     lazy = shop.with_table(select=f"SELECT id, amount, {slow} AS slow FROM records")
     lazy.send(*(event(f"a{n}", at=1.0) for n in range(9000)))
