@@ -107,8 +107,11 @@ def explain(text: str, settings: Settings) -> LineageError | None:
             f"Spark gets no answer from Kafka at {settings.kafka}",
             remedy="look whether that broker runs, and whether Spark's own machine can reach it",
         )
-    if re.search(r"No space left on device", text):
-        return FatalError(f"the disk of {settings.home} is full", remedy="free space, then run this again")
+    if full := re.search("No space left on device|Disk quota exceeded|File too large", text):
+        return FatalError(
+            f"the disk of {settings.lake} or of {settings.home} takes no more ({full[0]})",
+            remedy="free space or raise the limit, then run this again: what was not committed is made anew",
+        )
     if "UNAUTHENTICATED" in text or "Invalid authentication token" in text:
         return FatalError(
             "Spark Connect refuses our token", remedy="check LINEAGE_SPARK_REMOTE, or `lineage down` and `up`"

@@ -82,6 +82,12 @@ class Rig:
             control.up(self.settings)
         return True
 
+    def terminate(self, name: str) -> int:
+        """End the client or the collector as a person would; its exit code."""
+        child = self.children.pop(name)
+        child.send_signal(signal.SIGTERM)
+        return child.wait(120)
+
     def workers(self) -> list[int]:
         """The Python workers that run a stream's batches: one for each query in the server."""
         record = process.read(self.settings.stack_dir, "spark")

@@ -16,6 +16,7 @@ import dagster as dg
 import pytest
 
 from lineage_assets.kafka.client import describe, end_offsets
+from lineage_assets.lineage import lease
 from lineage_assets.lineage.commits import commits
 from lineage_assets.reporting.conservation import Source, differences
 from lineage_assets.reporting.differences import verify
@@ -52,7 +53,22 @@ def test_nothing_is_lost_or_doubled_whatever_is_killed_whenever(tmp_path: Path) 
                 f"{datetime.now(UTC):%H:%M:%S} killed {target}: {len(consumed(engine(rigged)))} records, nothing lost"
             )
         assert sum(told.values()) >= KILLS - 1, told
+        assert_ends_in_order(rigged, dice)
         assert_verified(rigged)
+
+
+def assert_ends_in_order(rigged: Rig, dice: random.Random) -> None:
+    """SIGTERM: the batch that runs is committed to both tables, the query is gone, and the client says that all is well."""
+    with load(rigged.settings, rigged.table.topic, dice):
+        before = committed(rigged)
+        await_(lambda: committed(rigged) > before, "the stream commits", rigged)
+        assert rigged.terminate("client") == 0
+    held = lease.read(rigged.settings.lake_env, rigged.table.topic)
+    assert held is not None and held.state == "stopped"
+    await_(lambda: not rigged.workers(), "no query is left")
+    shop = engine(rigged)
+    assert clean(shop) == ok_places(shop)
+    assert set(archived(shop)) <= set(consumed(shop))
 
 
 def engine(rigged: Rig) -> Engine:

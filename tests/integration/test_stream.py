@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pandera.pandas as pa
+import psutil
 import pytest
 
 from lineage_assets.errors import FatalError, TransientError
@@ -28,6 +29,7 @@ from lineage_assets.settings import Settings
 from lineage_assets.spark import bite, kafka_source, micro_batch, resume, stream
 from lineage_assets.spark.micro_batch import MicroBatches, Piece, Start
 from lineage_assets.spark.session import session
+from lineage_assets.stack import process
 from tests.integration.engine import (
     EVENT_AVRO,
     NOW,
@@ -470,6 +472,33 @@ def forwarded(to: str) -> Iterator[tuple[int, threading.Event]]:
         ended.set()
         opened.set()
         listener.close()
+
+
+@contextmanager
+def full_disk(settings: Settings) -> Iterator[None]:
+    """Spark's files may not grow any more: the kernel refuses it, as it does on a disk that is full."""
+    record = process.read(settings.stack_dir, "spark")
+    assert record is not None
+    server = psutil.Process(process.main_pid(record))
+    before = server.rlimit(psutil.RLIMIT_FSIZE)
+    server.rlimit(psutil.RLIMIT_FSIZE, (1024, before[1]))
+    try:
+        yield
+    finally:
+        server.rlimit(psutil.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_stops_the_stream_with_its_name_and_costs_no_row(shop: Engine) -> None:
+    shop.send(*(event(f"a{n}", at=1.0) for n in range(300)))
+    catch_up(shop)
+    shop.send(*(event(f"a{n}", at=2.0) for n in range(200, 600)))
+    with full_disk(shop.settings), pytest.raises(FatalError, match="takes no more") as caught:
+        catch_up(shop)
+    assert "free space" in caught.value.remedy
+    assert len(shop.raw()) == 300
+    catch_up(shop)
+    assert_nothing_lost(shop)
+    assert len(shop.raw()) == 700 and len(shop.silver()) == 600
 
 
 def test_a_registry_that_is_away_is_waited_for_and_named_when_it_stays_away(
