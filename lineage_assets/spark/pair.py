@@ -34,9 +34,14 @@ class Pair:
 
     def read(self) -> None:
         """Read what was committed since. Raises FatalError when one of them was restored."""
-        for content in (self.raw, self.silver):
-            content.read()
-            refuse_restored(content)
+        self.read_raw()
+        self.silver.read()
+        refuse_restored(self.silver)
+
+    def read_raw(self) -> None:
+        """The same of raw alone."""
+        self.raw.read()
+        refuse_restored(self.raw)
 
     def repair(self, job: Job, schemas: decide.Writers, key: str) -> None:
         """Give silver what raw decided of a slice and silver lacks. Raises FatalError where it cannot be decoded now."""
