@@ -199,6 +199,9 @@ def _properties(folder: Path, port: int, token: str) -> dict[str, str]:
         "spark.python.daemon.module": "lineage_assets.stack.python_daemon",
         # One Delta log has a handful of files here: the default of 50 tasks to read it is all overhead, and so is a second.
         "spark.databricks.delta.snapshotPartitions": "1",
+        # The rows that a bounded run keeps between its queries are freed when the collector meets their handle. Spark sees to
+        # that every half hour; a slice of millions would fill the heap that a stream beside it needs for as long.
+        "spark.cleaner.periodicGC.interval": "5min",
     }
 
 
