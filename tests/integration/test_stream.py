@@ -432,6 +432,7 @@ def test_a_slow_sink_halves_the_bite_and_good_batches_bring_it_back(
             assert time.monotonic() < until, running.said
             lazy.send(event(f"small{time.monotonic()}", at=1.0))
             time.sleep(0.5)
+        await_rows(lazy, len(consumed(lazy)))
     assert any("from now on at most 1000 records a batch, before 2000" in one for one in running.said), running.said
     assert any("2 good batches: from now on at most 2000 records" in one for one in running.said), running.said
     assert lease.read(lazy.settings.lake_env, lazy.topic).facts["restarts"] >= 2  # type: ignore[union-attr]
