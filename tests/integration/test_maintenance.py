@@ -21,7 +21,7 @@ from lineage_assets.maintenance.run import maintain
 from lineage_assets.reporting.collector import Managed
 from lineage_assets.reporting.rebuild import keep_again
 from lineage_assets.settings import Settings
-from lineage_assets.spark import stream as streams
+from lineage_assets.spark import bite as bites
 from lineage_assets.spark.session import session
 from tests.integration.engine import T0, Abort, Engine, event, fresh, record_of, slice_of
 from tests.integration.streams import assert_nothing_lost, catch_up, whole
@@ -71,7 +71,7 @@ def test_a_stream_goes_on_while_everything_is_maintained(
     shop: Engine, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Batches are to stay as small as they are told, however slow or large the server finds them.
-    monkeypatch.setattr(streams, "SMALLEST_BITE", 10)
+    monkeypatch.setattr(bites, "SMALLEST", 10)
     lake = shop.settings.lake_env
     raw, silver = f"raw/{shop.table.name}", f"silver/{shop.table.name}"
     tables = [Managed(asset, Grain.hour) for asset in (raw, silver)]
