@@ -100,7 +100,7 @@ def test_a_stream_goes_on_while_everything_is_maintained(
         (silver, TEN, 1),
     ]
     assert all(one.version is not None for one in done.compact)
-    assert {one.asset for one in done.checkpoint} >= {raw, silver}
+    assert all(log_files(lake, asset).checkpoints for asset in (raw, silver)), "maintenance or the stream wrote one"
     assert [(one.begins, one.commits) for one in done.shorten] in ([], [(0, 0)] * 2), "the ledger has nothing yet"
     for layer, asset in (("raw", raw), ("silver", silver)):
         assert within(origins(shop, layer), before[layer]) == before[layer], "compaction changed where rows come from"
