@@ -1,6 +1,7 @@
 """The real stack for integration tests: one a session, started under a folder of its own, or one that runs already.
 
-Belongs here: fixtures that bring the services up. Does not belong here: topics and tables; each test makes fresh ones.
+Belongs here: fixtures that bring the services up, and a session on them. Does not belong here: topics and tables; each test
+makes fresh ones.
 """
 
 from __future__ import annotations
@@ -8,12 +9,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from lineage_assets import settings as settings_module
 from lineage_assets.settings import Settings
+from lineage_assets.spark.session import session
 from lineage_assets.stack import control
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
@@ -39,3 +45,10 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
             del os.environ["LINEAGE_HOME"]
         else:
             os.environ["LINEAGE_HOME"] = before
+
+
+@pytest.fixture(scope="module")
+def spark(stack: Settings) -> Iterator[SparkSession]:
+    """A session as our code opens it, one a module."""
+    with session(stack) as opened:
+        yield opened

@@ -46,12 +46,6 @@ UNKNOWN_ID = 1_900_000_000
 PROTOBUF = 'syntax = "proto3"; message Tick { int32 n = 1; string s = 2; }'
 
 
-@pytest.fixture(scope="module")
-def spark(stack: Settings) -> Iterator[SparkSession]:
-    with session(stack) as one:
-        yield one
-
-
 class Tick(pa.DataFrameModel):
     """Of case C12."""
 

@@ -22,7 +22,6 @@ from lineage_assets.reporting.collector import Managed
 from lineage_assets.reporting.rebuild import keep_again
 from lineage_assets.settings import Settings
 from lineage_assets.spark import bite as bites
-from lineage_assets.spark.session import session
 from tests.integration.engine import T0, Abort, Engine, event, fresh, record_of, slice_of
 from tests.integration.streams import assert_nothing_lost, catch_up, whole
 
@@ -31,12 +30,6 @@ if TYPE_CHECKING:
 
 TEN = slice_of("10").key
 EAGER = Policy(most_files=4, commits=0, log_after=timedelta(0))
-
-
-@pytest.fixture(scope="module")
-def spark(stack: Settings) -> Iterator[SparkSession]:
-    with session(stack) as opened:
-        yield opened
 
 
 @pytest.fixture

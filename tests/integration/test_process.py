@@ -70,12 +70,6 @@ class Visit(pa.DataFrameModel):
     at: datetime
 
 
-@pytest.fixture(scope="module")
-def spark(stack: Settings) -> Iterator[SparkSession]:
-    with session(stack) as one:
-        yield one
-
-
 @pytest.fixture
 def shop(stack: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[Engine]:
     """A JSON table with a dedupe key."""

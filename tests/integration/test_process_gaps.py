@@ -17,7 +17,6 @@ from lineage_assets.lineage.offsets import OffsetRange
 from lineage_assets.settings import Settings
 from lineage_assets.spark import process as engine_process
 from lineage_assets.spark.process import Processed
-from lineage_assets.spark.session import session
 from tests.cases import case
 from tests.integration.engine import Abort, Engine, Sent, check, event, fresh, record_of
 
@@ -32,12 +31,6 @@ COMPACTED = {
     "delete.retention.ms": "0",
 }
 """The cleaner wakes every 15 s and leaves the newest segment alone."""
-
-
-@pytest.fixture(scope="module")
-def spark(stack: Settings) -> Iterator[SparkSession]:
-    with session(stack) as one:
-        yield one
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -31,12 +31,6 @@ WINDOW_MS = 100 * 60_000
 COUNT = 180
 
 
-@pytest.fixture(scope="module")
-def spark(stack: Settings) -> Iterator[SparkSession]:
-    with session(stack) as one:
-        yield one
-
-
 @pytest.fixture
 def shop(stack: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[Engine]:
     with fresh(stack, spark, tmp_path, unique_by=("id",)) as made:

@@ -58,12 +58,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.fixture(scope="module")
-def spark(stack: Settings) -> Iterator[SparkSession]:
-    with session(stack) as opened:
-        yield opened
-
-
 @pytest.fixture
 def shop(stack: Settings, spark: SparkSession, tmp_path: Path) -> Iterator[Engine]:
     with fresh(stack, spark, tmp_path / "lake", partitions=2, unique_by=("id",), event_time=None) as made:

@@ -8,7 +8,6 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from pyspark.sql import SparkSession
 
 from lineage_assets.kafka.client import create_topic
 from lineage_assets.lineage.slices import Grain
@@ -16,15 +15,7 @@ from lineage_assets.reporting import conservation
 from lineage_assets.reporting.collector import Managed, collect
 from lineage_assets.reporting.conservation import Source
 from lineage_assets.reporting.differences import Difference, verify
-from lineage_assets.settings import Settings
-from lineage_assets.spark.session import session
 from tests.integration.engine import Engine, event, fresh, slice_of
-
-
-@pytest.fixture(scope="module")
-def spark(stack: Settings) -> Iterator[SparkSession]:
-    with session(stack) as one:
-        yield one
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -20,7 +20,6 @@ from lineage_assets.lineage.record import CheckOutcome, CommitRecord, Kind, Topi
 from lineage_assets.lineage.slices import Grain, Slice
 from lineage_assets.settings import Settings
 from lineage_assets.spark import tables
-from lineage_assets.spark.session import session
 from lineage_assets.spark.window_table import WindowTable, measures
 from lineage_assets.spark.windows import SliceHeld, WindowJob, make_slice
 from tests.integration.engine import NOW, Engine, Sent, contract_of, fresh, record_of
@@ -53,12 +52,6 @@ FOLLOWING = WindowTable(
     ),
 )
 WHOLE = replace(FOLLOWING, name="whole")
-
-
-@pytest.fixture(scope="module")
-def spark(stack: Settings) -> Iterator[SparkSession]:
-    with session(stack) as opened:
-        yield opened
 
 
 Row = tuple[int, int | None, str, datetime | None]
