@@ -45,7 +45,8 @@ class Pair:
 
     def repair(self, job: Job, schemas: decide.Writers, key: str) -> None:
         """Give silver what raw decided of a slice and silver lacks. Raises FatalError where it cannot be decoded now."""
-        entry = self.raw.slices[key]
+        if (entry := self.raw.slices.get(key)) is None:
+            return
         made = self.silver.slices.get(key)
         consumed = _consumed(made, self.writers.raw.asset)
         if entry[0].version < consumed:
