@@ -77,6 +77,10 @@ _COMMON = {
     "spark.sql.streaming.minBatchesToRetain": "10",
     # Before each commit Delta reads its log: a task for each handful of small files is mostly overhead.
     "spark.sql.files.minPartitionNum": "1",
+    # It counts there too what nobody reads here, and tells a user interface that is off each plan in full.
+    "spark.databricks.delta.fileSizeHistogramMetrics.enabled": "false",
+    "spark.databricks.delta.checksumDVMetrics.enabled": "false",
+    "spark.sql.ui.explainMode": "simple",
 }
 PROFILES = {
     "embedded": Profile("embedded", 0.0, 250_000, {**_COMMON, "spark.sql.shuffle.partitions": "2"}),
