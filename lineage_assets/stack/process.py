@@ -78,6 +78,7 @@ def start(
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=_answer_signals,
         )
     record = Record(part, child.pid, psutil.Process(child.pid).create_time(), str(log), address)
     write_private(record_path(stack_dir, part), json.dumps(asdict(record)))
@@ -199,6 +200,15 @@ def write_private(path: Path, text: str) -> None:
     with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(text)
     scratch.replace(path)
+
+
+def _answer_signals() -> None:
+    """Undo what a background shell hands down: signals that it ignores its children ignore too, and a shell cannot trap.
+
+    A stack started by `lineage up &` in a script would not end when it is asked to.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -64,6 +65,16 @@ def test_a_process_is_ended_with_all_below_it(stack_dir: Path) -> None:
     assert process.stop(record, timeout_s=5) == "stopped"
     assert not any(p.is_running() for p in tree)
     assert process.stop(record, timeout_s=5) == "gone"
+
+
+def test_a_process_ends_when_asked_though_its_starter_ignores_the_signal(stack_dir: Path) -> None:
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        record = start(stack_dir, *ENDLESS)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert process.stop(record, timeout_s=10) == "stopped"
 
 
 def test_a_process_that_ignores_the_polite_signal_is_killed(stack_dir: Path) -> None:
