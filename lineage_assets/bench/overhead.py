@@ -51,6 +51,8 @@ class Overhead:
 
     def summary(self) -> dict[str, Any]:
         """Per variant its mean; per part what it costs: full less the variant without it, pair by pair of one round."""
+        if not any(turn.round for turn in self.turns):
+            return {"events": self.events, "bite": self.bite, "variants": {}, "costs": {}}
         return {
             "events": self.events,
             "bite": self.bite,
@@ -94,8 +96,11 @@ def variants(each: bool) -> dict[str, frozenset[str]]:
     return {FULL: frozenset(), BARE: frozenset(LINEAGE_PARTS), **parts}
 
 
-def measure(rig: Rig, events: int, bite: int, rounds: int, *, each: bool = True) -> Overhead:
-    """`rounds` of all variants after one that warms up. Each round begins with another variant, so that drift cancels."""
+def measure(rig: Rig, events: int, bite: int, rounds: int, *, each: bool = True) -> Iterator[Overhead]:
+    """`rounds` of all variants after one that warms up: after each the turns so far, of rounds that are whole.
+
+    Each round begins with another variant, so that drift cancels.
+    """
     if "spark" not in rig.trees():
         raise ContractError(
             "what lineage costs is told by the CPU of the Spark server, and yours runs where the bench cannot see it",
@@ -116,7 +121,7 @@ def measure(rig: Rig, events: int, bite: int, rounds: int, *, each: bool = True)
                 "overhead",
                 f"round {number}/{rounds}, {name}: {turns[-1].cpu_s_per_million:.1f} s of CPU per million events",
             )
-    return Overhead(sent.records, bite, turns)
+        yield Overhead(sent.records, bite, tuple(turns))
 
 
 def rotated(names: Sequence[str], number: int) -> list[str]:

@@ -206,8 +206,7 @@ def plots(results: Results) -> dict[str, str]:
         told = results.catch_up.summary()
         speeds = [svg.Bar(name, told[name]["steady_events_s"]) for name in ("copy", "pipeline")]
         found["catch-up.svg"] = svg.bars("Catching up, beside a plain Spark copy", speeds, "events/s", digits=0)
-    if results.overhead is not None:
-        costs = results.overhead.summary()["costs"]
+    if results.overhead is not None and (costs := results.overhead.summary()["costs"]):
         parts = [
             svg.Bar(name, *(cost["cpu_percent"][end] for end in ("mean", "low", "high")))
             for name, cost in costs.items()

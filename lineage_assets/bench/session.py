@@ -6,7 +6,7 @@ Belongs here: which parts run on what. Does not belong here: the parts, the comm
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -47,9 +47,9 @@ class Wanted:
     warm_up_s: float = 60.0
     events: int = 3_000_000
     rounds: int = 4
-    overhead_events: int = 1_000_000
+    overhead_events: int = 280_000
     overhead_rate: float = 14_000.0
-    pairs: int = 8
+    pairs: int = 5
     each: bool = True
     window: bool = True
     profile: str = "embedded"
@@ -76,23 +76,30 @@ def require_possible(parts: frozenset[str], *, here: bool) -> None:
         )
 
 
-def run(settings: Settings, wanted: Wanted, say: Say, *, here: bool = False, keep: bool = False) -> Results:
+Put = Callable[[Results], None]
+"""Puts away what was measured so far: hours of measuring may end with a signal."""
+
+
+def run(settings: Settings, wanted: Wanted, say: Say, put: Put, *, here: bool = False, keep: bool = False) -> Results:
     """Measure what is wanted, one part after the other, on a stack of its own (`here`: on the one that runs)."""
     require_possible(wanted.parts, here=here)
     with rig(settings, wanted, say, here=here, keep=keep) as ready:
         results = Results(_told(wanted, ready))
         if wanted.latency:
-            _latency(ready, wanted, results)
+            _latency(ready, wanted, results, put)
         if "b" in wanted.parts:
             results.catch_up = catch_up.measure(ready, wanted.events, wanted.rounds, wanted.bite)
+            put(results)
         if "c" in wanted.parts:
-            results.overhead = overhead.measure(
-                ready, wanted.overhead_events, round(wanted.overhead_rate), wanted.pairs, each=wanted.each
-            )
+            bite = round(wanted.overhead_rate)
+            for results.overhead in overhead.measure(
+                ready, wanted.overhead_events, bite, wanted.pairs, each=wanted.each
+            ):
+                put(results)
         return results
 
 
-def _latency(rig: Rig, wanted: Wanted, results: Results) -> None:
+def _latency(rig: Rig, wanted: Wanted, results: Results, put: Put) -> None:
     watch = location.watched if "e" in wanted.parts else latency.unwatched
     for rate in wanted.rates:
         plan = latency.Plan(
@@ -100,8 +107,10 @@ def _latency(rig: Rig, wanted: Wanted, results: Results) -> None:
         )
         table, found = latency.measure(rig, plan, upkeep.maintain if wanted.window else None, watch)
         results.latency.append(found)
+        put(results)
         if "f" in wanted.parts:
             results.batch[rate] = batch.measure(rig, table)
+            put(results)
 
 
 @contextmanager

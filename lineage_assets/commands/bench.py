@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -76,10 +77,19 @@ def stream(
         seconds=seconds, warm_up_s=warm_up, events=events, rounds=rounds, overhead_events=overhead_events, pairs=pairs,
         each=each, window=window, profile=profile, bite=bite, partitions=partitions,
     )  # fmt: skip
-    results = session.run(settings(), wanted, _say, here=here, keep=keep)
-    if plots is not None:
-        for file in report.write_plots(results, plots):
-            _say("plots", str(file))
+    config = settings()
+    file = config.home / "bench" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}.json"
+
+    def put(measured: Results) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        scratch = file.with_suffix(".part")
+        scratch.write_text(json.dumps(report.to_json(measured)))
+        scratch.replace(file)
+        if plots is not None:
+            report.write_plots(measured, plots)
+        _say("bench", f"what was measured so far is in {file}")
+
+    results = session.run(config, wanted, _say, put, here=here, keep=keep)
     document = report.to_json(results)
     print(json.dumps(document) if as_json else "\n".join(report.lines(results)))
     raise typer.Exit(0 if _good(results, document) else 1)

@@ -42,7 +42,8 @@ def accept(name: str, as_json: Json = False) -> None:
     from lineage_assets.definitions import event_table
     from lineage_assets.kafka.client import describe
     from lineage_assets.lineage import ledger
-    from lineage_assets.lineage.commits import by_slice, commits, other_topics
+    from lineage_assets.lineage.commits import commits
+    from lineage_assets.lineage.content import by_slice, other_topics
     from lineage_assets.settings import settings
 
     config, table = settings(), event_table(name)

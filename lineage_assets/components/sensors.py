@@ -27,7 +27,8 @@ from lineage_assets.components.window_table import WindowTable
 from lineage_assets.errors import LineageError
 from lineage_assets.kafka.cuts import SlicedTopic
 from lineage_assets.lineage import lease
-from lineage_assets.lineage.commits import Lake, Slices, commits
+from lineage_assets.lineage.commits import Lake, commits
+from lineage_assets.lineage.content import Slices
 from lineage_assets.lineage.logs import Logs
 from lineage_assets.lineage.slices import Slice
 from lineage_assets.marts.state import behind as marts_behind

@@ -16,7 +16,8 @@ from lineage_assets.demo.produce import produce_clicks, stored_truth
 from lineage_assets.demo.shop import HourTruth, Truth
 from lineage_assets.errors import ContractError, FatalError
 from lineage_assets.kafka import client
-from lineage_assets.lineage.commits import Lake, blocking_failures, commits, newest_by_slice, open_table
+from lineage_assets.lineage.commits import Lake, commits, open_table
+from lineage_assets.lineage.content import blocking_failures, newest_by_slice
 from lineage_assets.lineage.fates import Fate
 from lineage_assets.settings import Settings
 

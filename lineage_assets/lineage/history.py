@@ -1,6 +1,6 @@
 """A table's commits where its log was shortened: what the log holds, and below that what the ledger has of the content.
 
-Belongs here: which of the older commits still matter. Does not belong here: what commits mean together (commits.py), the
+Belongs here: which of the older commits still matter. Does not belong here: what commits mean together (content.py), the
 ledger's table (ledger/commit_records.py).
 
 A stream commits once a second. Of what lies below a log, the commits that a `compact` record or a replacement stands for
@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from lineage_assets.lineage import record as records
-from lineage_assets.lineage.commits import DATA_KINDS, THROUGH, Commit, Lake, open_table, standing
+from lineage_assets.lineage.commits import Commit, Lake, open_table
+from lineage_assets.lineage.content import DATA_KINDS, THROUGH, standing
 
 COMMITS = "ledger/commits"
 COLUMNS = ["version", "timestamp_ms", "operation", "restored_to", "record"]

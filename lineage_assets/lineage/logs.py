@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lineage_assets.lineage.commits import Content, Lake, Slices, Tail, open_table
+from lineage_assets.lineage.commits import Lake, Tail, open_table
+from lineage_assets.lineage.content import Content, Slices
 
 
 @dataclass(slots=True)

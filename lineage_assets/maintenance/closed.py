@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lineage_assets.lineage import ledger
-from lineage_assets.lineage.commits import Commit, Entries, Lake, by_slice, commits, summary
+from lineage_assets.lineage.commits import Commit, Lake, commits
+from lineage_assets.lineage.content import Entries, by_slice, summary
 from lineage_assets.lineage.ledger import TopicRef
 from lineage_assets.lineage.record import CommitRecord, TopicInput
 from lineage_assets.lineage.slices import Cut, Grain, Slice

@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from lineage_assets.errors import TransientError
-from lineage_assets.lineage.commits import THROUGH, Lake, Tail, open_table
+from lineage_assets.lineage.commits import Lake, Tail, open_table
+from lineage_assets.lineage.content import THROUGH
 from lineage_assets.lineage.record import CommitRecord
 from lineage_assets.lineage.slices import Grain
 from lineage_assets.maintenance import gaps

@@ -13,7 +13,8 @@ from typing import Any
 from lineage_assets.kafka import client, gaps
 from lineage_assets.kafka.client import Topic
 from lineage_assets.kafka.gaps import Delivered
-from lineage_assets.lineage.commits import Lake, lost_offsets, open_table
+from lineage_assets.lineage.commits import Lake, open_table
+from lineage_assets.lineage.content import lost_offsets
 from lineage_assets.lineage.offsets import OffsetRange, Ranges
 from lineage_assets.lineage.record import CheckOutcome, CommitRecord, TopicInput
 from lineage_assets.quality.checks import CONSERVATION

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from lineage_assets.errors import FatalError, TransientError
-from lineage_assets.lineage.commits import Lake, commits, held_with_sources, newest_by_slice, open_table
+from lineage_assets.lineage.commits import Lake, commits, open_table
+from lineage_assets.lineage.content import held_with_sources, newest_by_slice
 from lineage_assets.lineage.record import TableInput
 
 PINS = "LINEAGE_MARTS_PINS"

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from lineage_assets.errors import FatalError, TransientError
 from lineage_assets.lineage import record as records
-from lineage_assets.lineage.commits import Lake, commits, newest_by_slice, open_table
+from lineage_assets.lineage.commits import Lake, commits, open_table
+from lineage_assets.lineage.content import newest_by_slice
 from lineage_assets.lineage.record import CommitRecord
 
 if TYPE_CHECKING:

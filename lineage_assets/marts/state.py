@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lineage_assets.lineage.commits import Lake, Slices, held_with_sources, open_table
+from lineage_assets.lineage.commits import Lake, open_table
+from lineage_assets.lineage.content import Slices, held_with_sources
 from lineage_assets.lineage.logs import Logs
 from lineage_assets.lineage.record import TableInput
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lineage_assets.lineage.commits import Lost
+from lineage_assets.lineage.content import Lost
 from lineage_assets.lineage.fates import Balance, Fate
 from lineage_assets.lineage.offsets import Ranges
 from lineage_assets.lineage.record import CheckOutcome, Severity

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lineage_assets.kafka.cuts import SlicedTopic
-from lineage_assets.lineage.commits import (
-    Commit,
+from lineage_assets.lineage.commits import Commit
+from lineage_assets.lineage.content import (
     Slices,
     blocking_failures,
     held_ends,

@@ -14,7 +14,8 @@ from lineage_assets.errors import ContractError
 from lineage_assets.kafka import client, gaps
 from lineage_assets.kafka.cuts import SlicedTopic
 from lineage_assets.lineage import ledger
-from lineage_assets.lineage.commits import Lake, lost_offsets, open_table
+from lineage_assets.lineage.commits import Lake, open_table
+from lineage_assets.lineage.content import lost_offsets
 from lineage_assets.lineage.ledger import TopicRef
 from lineage_assets.lineage.offsets import OffsetRange
 from lineage_assets.lineage.record import CommitRecord

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lineage_assets.lineage import record as records
-from lineage_assets.lineage.commits import DATA_KINDS, Commit, by_slice, standing, summary
+from lineage_assets.lineage.commits import Commit
+from lineage_assets.lineage.content import DATA_KINDS, by_slice, standing, summary
 from lineage_assets.lineage.ledger.commit_records import Entry, parse_spans
 from lineage_assets.lineage.record import CommitRecord
 from lineage_assets.reporting.instance import Materialized

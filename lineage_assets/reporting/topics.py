@@ -14,7 +14,7 @@ import dagster as dg
 
 from lineage_assets.kafka.cuts import SlicedTopic, slice_topic
 from lineage_assets.kafka.registry import Registry
-from lineage_assets.lineage.commits import held_ranges
+from lineage_assets.lineage.content import held_ranges
 from lineage_assets.lineage.logs import Logs
 from lineage_assets.lineage.offsets import Ranges, clip, minus, span
 from lineage_assets.lineage.record import SchemaUse

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from lineage_assets.lineage.commits import Commit, Tail, Turn, state_lost
+from lineage_assets.lineage.commits import Commit, Tail, Turn
+from lineage_assets.lineage.content import state_lost
 from lineage_assets.lineage.fates import Fate
 from lineage_assets.lineage.record import CommitRecord, SchemaUse, TableInput, TopicInput, output_schema_hash
 from lineage_assets.lineage.schemas import fingerprint

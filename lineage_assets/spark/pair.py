@@ -12,7 +12,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from lineage_assets.errors import FatalError
-from lineage_assets.lineage.commits import Content, by_slice, summary
+from lineage_assets.lineage.content import Content, by_slice, summary
 from lineage_assets.lineage.fates import Fate
 from lineage_assets.lineage.offsets import Ranges
 from lineage_assets.lineage.record import CommitRecord

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from lineage_assets.errors import TransientError
 from lineage_assets.lineage import lease
-from lineage_assets.lineage.commits import Commit, Content, Tail
+from lineage_assets.lineage.commits import Commit, Tail
+from lineage_assets.lineage.content import Content
 from lineage_assets.lineage.offsets import span
 from lineage_assets.lineage.slices import Slice
 from lineage_assets.spark.commit import Decision, Writers, commit_raw, commit_silver, foreign_schemas

@@ -13,17 +13,8 @@ from typing import TYPE_CHECKING
 
 from lineage_assets.errors import FatalError
 from lineage_assets.kafka import client
-from lineage_assets.lineage.commits import (
-    Commit,
-    Entries,
-    Lost,
-    by_slice,
-    held_ranges,
-    lost_in,
-    open_table,
-    other_topics,
-    without,
-)
+from lineage_assets.lineage.commits import Commit, open_table
+from lineage_assets.lineage.content import Entries, Lost, by_slice, held_ranges, lost_in, other_topics, without
 from lineage_assets.lineage.offsets import OffsetRange, Ranges, clip, merge, minus, span
 from lineage_assets.lineage.slices import Slice
 from lineage_assets.spark import kafka_source, tables

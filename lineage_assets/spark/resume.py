@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from lineage_assets.errors import TransientError
 from lineage_assets.lineage import lease
-from lineage_assets.lineage.commits import DATA_KINDS, Commit, Tail, standing
+from lineage_assets.lineage.commits import Commit, Tail
+from lineage_assets.lineage.content import DATA_KINDS, standing
 from lineage_assets.lineage.record import CommitRecord
 from lineage_assets.settings import Settings
 from lineage_assets.spark import tables

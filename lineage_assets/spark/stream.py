@@ -29,7 +29,8 @@ from lineage_assets.errors import ContractError, FatalError, LineageError, Trans
 from lineage_assets.kafka.cuts import SlicedTopic, slice_topic
 from lineage_assets.kafka.sample import mean_bytes
 from lineage_assets.lineage import lease, ledger
-from lineage_assets.lineage.commits import Content, Tail, other_topics
+from lineage_assets.lineage.commits import Tail
+from lineage_assets.lineage.content import Content, other_topics
 from lineage_assets.lineage.lease import Lease
 from lineage_assets.lineage.ledger import TopicRef
 from lineage_assets.lineage.offsets import OffsetRange, next_range

@@ -15,17 +15,8 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from lineage_assets.errors import TransientError
-from lineage_assets.lineage.commits import (
-    Commit,
-    Lake,
-    Tail,
-    blocking_failures,
-    by_slice,
-    commits,
-    newest_by_slice,
-    since,
-    summary,
-)
+from lineage_assets.lineage.commits import Commit, Lake, Tail, commits, since
+from lineage_assets.lineage.content import blocking_failures, by_slice, newest_by_slice, summary
 from lineage_assets.lineage.offsets import OffsetRange
 from lineage_assets.lineage.record import CommitRecord, TableInput, output_schema_hash
 from lineage_assets.lineage.slices import Slice

@@ -18,7 +18,8 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from lineage_assets.lineage.commits import commits, newest_by_slice, open_table
+from lineage_assets.lineage.commits import commits, open_table
+from lineage_assets.lineage.content import newest_by_slice
 from lineage_assets.settings import Settings
 
 EVENTS = 6_000

@@ -31,7 +31,8 @@ from lineage_assets import settings as settings_module
 from lineage_assets.definitions import build_defs
 from lineage_assets.demo.truth import HourTruth, Truth
 from lineage_assets.kafka.client import client_config
-from lineage_assets.lineage.commits import commits, newest_by_slice, open_table
+from lineage_assets.lineage.commits import commits, open_table
+from lineage_assets.lineage.content import newest_by_slice
 from lineage_assets.settings import Settings
 from lineage_assets.stack import control, ports, state
 from lineage_assets.stack import dagster as dagster_processes

@@ -13,7 +13,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from lineage_assets.kafka.client import client_config, describe
-from lineage_assets.lineage.commits import commits, newest_by_slice
+from lineage_assets.lineage.commits import commits
+from lineage_assets.lineage.content import newest_by_slice
 from lineage_assets.lineage.record import CommitRecord
 from lineage_assets.spark import stream
 from tests.integration.engine import Engine

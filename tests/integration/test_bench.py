@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from lineage_assets.bench import batch, catch_up, latency
+from lineage_assets.bench import batch, catch_up, latency, overhead, upkeep
 from lineage_assets.bench.declaration import declare
 from lineage_assets.bench.latency import Plan
 from lineage_assets.bench.load import Load, send
@@ -28,7 +28,8 @@ from lineage_assets.bench.streams import StreamOptions
 from lineage_assets.errors import ContractError, FatalError
 from lineage_assets.kafka.client import client_config
 from lineage_assets.kafka.partitioner import default_partition
-from lineage_assets.lineage.commits import by_slice, commits
+from lineage_assets.lineage.commits import commits
+from lineage_assets.lineage.content import by_slice, summary
 from lineage_assets.settings import Settings
 from lineage_assets.spark.event_table import EventTable
 
@@ -139,27 +140,29 @@ def test_pipeline_and_plain_copy_go_through_the_whole_topic(rig: Rig) -> None:
     assert not list(rig.folder.parent.glob("lake-*")), "both lakes are gone"
 
 
-def test_maintenance_compacts_a_slice_and_its_record_says_all_that_its_commits_said(rig: Rig) -> None:
-    from lineage_assets.bench.upkeep import compact_oldest
+def test_a_stream_without_lineage_goes_through_its_batches(rig: Rig) -> None:
+    (found,) = overhead.measure(rig, 4_000, 1_000, 0, each=False)
+    assert [turn.variant for turn in found.turns] == ["full", "bare"]
+    assert all(turn.cpu_s_per_million > 0 for turn in found.turns)
+    assert found.summary()["costs"] == {}
 
+
+def test_maintenance_compacts_a_closed_slice_of_both_tables(rig: Rig) -> None:
     table = rig.table("upkeep")
-    sent = rig.fill(table, 3_000)
-    raw = f"raw/{table.name}"
-    with rig.streaming(table, StreamOptions(bite=1_000)) as running:
+    sent = rig.fill(table, 3_000, ago_s=2 * 3600)
+    raw, silver = f"raw/{table.name}", f"silver/{table.name}"
+    with rig.streaming(table, StreamOptions(bite=600)) as running:
         rig.await_rows(raw, lambda: sent.records, running)
-        rig.await_rows(f"silver/{table.name}", lambda: sent.ok, running)
-    before = {
-        key: sum(r.counts["ok"] for _, r in entries)
-        for key, entries in by_slice(commits(rig.settings.lake_env, raw)).items()
-    }
+        rig.await_rows(silver, lambda: sent.ok, running)
+    before = {key: summary(entries).counts for key, entries in by_slice(commits(rig.settings.lake_env, raw)).items()}
 
-    files = compact_oldest(rig, raw)
+    told = upkeep.maintain(rig, table)
 
+    assert all(told[asset]["files_before"] > 2 and told[asset]["files_after"] == 1 for asset in (raw, silver))
     log = commits(rig.settings.lake_env, raw)
-    assert files[0] >= 2 > files[1]
     assert log[0].record is not None and log[0].record.kind == "compact"
-    assert {key: sum(r.counts["ok"] for _, r in entries) for key, entries in by_slice(log).items()} == before
-    assert rows(rig.settings, raw) == sent.records
+    assert {key: summary(entries).counts for key, entries in by_slice(log).items()} == before
+    assert (rows(rig.settings, raw), rows(rig.settings, silver)) == (sent.records, sent.ok)
 
 
 class Ended:
@@ -220,6 +223,8 @@ def test_the_command_measures_on_the_stack_that_runs(stack: Settings, tmp_path: 
     assert done.returncode == (0 if all(reached) else 1), done.stderr
     assert told["catch_up"]["events"] == 10_000 and told["latency"] == []
     assert (tmp_path / "plots" / "catch-up.svg").exists()
+    kept = [json.loads(file.read_text()) for file in (stack.home / "bench").glob("*.json")]
+    assert told["catch_up"] in [one["catch_up"] for one in kept]
     assert "to be reached: 60,000" in done.stderr or all(reached)
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import pytest
 
-from lineage_assets.lineage.commits import THROUGH, by_slice, commits, open_table
+from lineage_assets.lineage.commits import commits, open_table
+from lineage_assets.lineage.content import THROUGH, by_slice
 from lineage_assets.lineage.slices import Grain
 from lineage_assets.maintenance import gaps
 from lineage_assets.maintenance.files import log_files

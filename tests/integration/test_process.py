@@ -19,7 +19,8 @@ import pytest
 from lineage_assets.errors import FatalError
 from lineage_assets.kafka.client import create_topic
 from lineage_assets.kafka.registry import Registry
-from lineage_assets.lineage.commits import Tail, blocking_failures, newest_by_slice, open_table
+from lineage_assets.lineage.commits import Tail, open_table
+from lineage_assets.lineage.content import blocking_failures, newest_by_slice
 from lineage_assets.lineage.offsets import OffsetRange
 from lineage_assets.lineage.record import TableInput, TopicInput, output_schema_hash
 from lineage_assets.lineage.schemas import fingerprint

@@ -22,7 +22,7 @@ import pytest
 from lineage_assets.errors import FatalError, TransientError
 from lineage_assets.kafka.registry import Registry
 from lineage_assets.lineage import lease, ledger
-from lineage_assets.lineage.commits import lost_offsets
+from lineage_assets.lineage.content import lost_offsets
 from lineage_assets.lineage.offsets import OffsetRange, non_empty
 from lineage_assets.lineage.record import CommitRecord
 from lineage_assets.settings import Settings

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pandera.pandas as pa
 import pytest
 
-from lineage_assets.lineage.commits import Commit, Lake, Tail, commits, newest_by_slice, open_table
+from lineage_assets.lineage.commits import Commit, Lake, Tail, commits, open_table
+from lineage_assets.lineage.content import newest_by_slice
 from lineage_assets.lineage.offsets import OffsetRange
 from lineage_assets.lineage.record import CheckOutcome, CommitRecord, Kind, TopicInput
 from lineage_assets.lineage.slices import Grain, Slice

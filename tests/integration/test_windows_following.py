@@ -31,7 +31,8 @@ from lineage_assets.definitions import build
 from lineage_assets.kafka.client import client_config, create_topic
 from lineage_assets.kafka.cuts import slice_topic
 from lineage_assets.lineage import lease
-from lineage_assets.lineage.commits import Commit, Lake, commits, newest_by_slice, open_table
+from lineage_assets.lineage.commits import Commit, Lake, commits, open_table
+from lineage_assets.lineage.content import newest_by_slice
 from lineage_assets.lineage.record import CommitRecord
 from lineage_assets.lineage.slices import Grain, Slice
 from lineage_assets.reporting.topics import lag_of

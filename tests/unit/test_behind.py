@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 from lineage_assets.kafka.client import Topic
 from lineage_assets.kafka.cuts import SlicedTopic
-from lineage_assets.lineage.commits import Commit, Slices, lost_offsets, newest_by_slice
+from lineage_assets.lineage.commits import Commit
+from lineage_assets.lineage.content import Slices, lost_offsets, newest_by_slice
 from lineage_assets.lineage.offsets import OffsetRange
 from lineage_assets.lineage.record import CheckOutcome, CommitRecord, TableInput, TopicInput
 from lineage_assets.lineage.slices import Cut, Grain

@@ -15,7 +15,8 @@ from deltalake import DeltaTable
 
 from lineage_assets.errors import LineageError, TransientError
 from lineage_assets.lineage import record as records
-from lineage_assets.lineage.commits import Lake, by_slice, commits, summary
+from lineage_assets.lineage.commits import Lake, commits
+from lineage_assets.lineage.content import by_slice, summary
 from lineage_assets.lineage.ledger import commit_records as ledger
 from lineage_assets.lineage.ledger.commit_records import parse_spans
 from lineage_assets.lineage.record import TableInput

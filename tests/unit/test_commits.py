@@ -9,16 +9,8 @@ from pathlib import Path
 import pytest
 
 from lineage_assets.lineage import record as records
-from lineage_assets.lineage.commits import (
-    Commit,
-    Lake,
-    blocking_failures,
-    by_slice,
-    commits,
-    held_ranges,
-    held_slices,
-    newest_by_slice,
-)
+from lineage_assets.lineage.commits import Commit, Lake, commits
+from lineage_assets.lineage.content import blocking_failures, by_slice, held_ranges, held_slices, newest_by_slice
 from lineage_assets.lineage.offsets import OffsetRange
 from lineage_assets.lineage.record import CheckOutcome, CommitRecord, TopicInput
 

@@ -10,14 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lineage_assets.lineage.commits import (
-    Commit,
+from lineage_assets.lineage.commits import Commit, Lake, Tail, commit_infos
+from lineage_assets.lineage.content import (
     Content,
-    Lake,
     RecordsMissing,
-    Tail,
     by_slice,
-    commit_infos,
     held_ranges,
     lost_in,
     newest_by_slice,

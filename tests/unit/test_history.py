@@ -9,7 +9,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lineage_assets.lineage.commits import THROUGH, Commit, Lake, by_slice, commits, standing
+from lineage_assets.lineage.commits import Commit, Lake, commits
+from lineage_assets.lineage.content import THROUGH, by_slice, standing
 from lineage_assets.lineage.history import completed
 from lineage_assets.lineage.ledger import commit_records as ledger
 from lineage_assets.lineage.offsets import OffsetRange

@@ -22,7 +22,8 @@ from lineage_assets.errors import ContractError, TransientError
 from lineage_assets.kafka.client import Topic
 from lineage_assets.kafka.gaps import Delivered
 from lineage_assets.lineage import ledger as cuts
-from lineage_assets.lineage.commits import THROUGH, Lake, by_slice, commits
+from lineage_assets.lineage.commits import Lake, commits
+from lineage_assets.lineage.content import THROUGH, by_slice
 from lineage_assets.lineage.ledger import TopicRef
 from lineage_assets.lineage.ledger import commit_records as ledger
 from lineage_assets.lineage.record import CheckOutcome, TableInput

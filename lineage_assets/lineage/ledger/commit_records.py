@@ -1,7 +1,7 @@
 """Records of all commits of all managed tables: what a Delta log forgets when it is shortened.
 
 Belongs here: the table `ledger/commits`, reading a Delta log for it, its rule that a version stands once.
-Does not belong here: telling Dagster (reporting/collector.py), what records mean together (lineage/commits.py).
+Does not belong here: telling Dagster (reporting/collector.py), what records mean together (lineage/content.py).
 
 A table is known by its own id: one that was dropped and made again is another table with versions of its own.
 """

@@ -15,7 +15,8 @@ from confluent_kafka import OFFSET_END, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from lineage_assets.kafka.client import begin_offsets, client_config, describe, end_offsets
-from lineage_assets.lineage.commits import blocking_failures, commits, newest_by_slice
+from lineage_assets.lineage.commits import commits
+from lineage_assets.lineage.content import blocking_failures, newest_by_slice
 from lineage_assets.lineage.record import CommitRecord
 
 from .produce import PARTITIONS, TOPIC
