@@ -25,13 +25,14 @@ from lineage_assets.errors import LineageError, TransientError
 from lineage_assets.kafka.cuts import SlicedTopic, slice_topic
 from lineage_assets.kafka.registry import Registry
 from lineage_assets.lineage import lease
-from lineage_assets.lineage.commits import Lost, lost_in, open_table, without
+from lineage_assets.lineage.commits import Tail, open_table
+from lineage_assets.lineage.content import Lost, lost_in, without
 from lineage_assets.lineage.fates import Fate
 from lineage_assets.lineage.offsets import OffsetRange, Ranges, minus, span
 from lineage_assets.lineage.slices import Slice
 from lineage_assets.settings import Settings
 from lineage_assets.spark import facts as batch_facts
-from lineage_assets.spark import kafka_source
+from lineage_assets.spark import kafka_source, tables
 from lineage_assets.spark.commit import Decision, Writers, commit_raw, commit_silver, foreign_schemas
 from lineage_assets.spark.decide import decide, known_ids, writers_of
 from lineage_assets.spark.event_table import EventTable
@@ -124,6 +125,7 @@ class MicroBatches:
         self.pair.read()
         self._silver = ThreadPoolExecutor(1, "silver")
         self._pending: tuple[str, Future[None]] | None = None
+        self._ahead = ThreadPoolExecutor(2, "ahead")
         self._decided = 0
         self._library = 0
         self._compiled = True
@@ -407,7 +409,9 @@ class MicroBatches:
             skew = batch_facts.skew_of(facts, of=topic.partitions, private=table.private_key, salt=topic.id)
             stated = {"skew": skew}
         decision = Decision("append", one.piece, plan, marked, tally, counted.schema_ids, batch, stated)
+        self._read_ahead(self.pair.writers.silver)
         raw = commit_raw(self.job, self.pair.writers, decision, raw_turn, attempt)
+        self._read_ahead(self.pair.writers.raw)
         assert raw.record is not None
         record, versions = raw.record, (raw.version, raw.version + 1)
 
@@ -420,6 +424,13 @@ class MicroBatches:
                 self._checkpoint(asset, version)
 
         self._pending = (key, self._silver.submit(to_silver))
+
+    def _read_ahead(self, tail: Tail) -> None:
+        """Have Delta work out a table's state beside what is done now: it needs it before the next commit, for row tracking
+        and the transaction id, and would make that wait. What fails here fails there too, and is told there."""
+        if self.pair.writers.columns(tail) is not None and not {"record", "row_tracking"} <= self.start.off:
+            detail = f"DESCRIBE DETAIL {tables.sql_name(self.job.lake, tail.asset)}"
+            self._ahead.submit(lambda: self.job.spark.sql(detail).collect())
 
     def _checkpoint(self, asset: str, version: int) -> None:
         """Write a Delta checkpoint now and then, beside the next batch.

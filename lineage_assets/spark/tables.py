@@ -142,7 +142,7 @@ def restore(spark: SparkSession, tail: Tail, version: int, record: CommitRecord)
         _write(nothing, tail, record, tail.turn("restore"), "append", {})
         return
     with _recorded(spark, record):
-        spark.sql(f"RESTORE TABLE {_sql_name(tail.lake, tail.asset)} TO VERSION AS OF {version}").collect()
+        spark.sql(f"RESTORE TABLE {sql_name(tail.lake, tail.asset)} TO VERSION AS OF {version}").collect()
 
 
 def compact(spark: SparkSession, tail: Tail, record: CommitRecord) -> Commit | None:
@@ -151,7 +151,7 @@ def compact(spark: SparkSession, tail: Tail, record: CommitRecord) -> Commit | N
     None when Delta found nothing to gain. Raises what Spark raises; `lost_race` tells when a writer of the slice was first.
     """
     with _recorded(spark, record):
-        spark.sql(f"OPTIMIZE {_sql_name(tail.lake, tail.asset)} WHERE {SLICE} = '{record.slice}'").collect()
+        spark.sql(f"OPTIMIZE {sql_name(tail.lake, tail.asset)} WHERE {SLICE} = '{record.slice}'").collect()
     return next((one for one in tail.read() if one.record == record), None)
 
 
@@ -169,7 +169,7 @@ def _add_columns(spark: SparkSession, lake: Lake, asset: str, missing: dict[str,
     """ALTER TABLE, tolerating another writer that adds the same columns at the same time."""
     try:
         with _recorded(spark, _without_rows(record, "schema")):
-            spark.sql(f"ALTER TABLE {_sql_name(lake, asset)} ADD COLUMNS ({_column_list(missing)})")
+            spark.sql(f"ALTER TABLE {sql_name(lake, asset)} ADD COLUMNS ({_column_list(missing)})")
     except Exception:
         table = open_table(lake, asset)
         if table is None or not missing.keys() <= {field.name for field in table.schema().fields}:
@@ -201,7 +201,7 @@ def _create(
     try:
         with _recorded(spark, _without_rows(record, "create")):
             spark.sql(
-                f"CREATE TABLE IF NOT EXISTS {_sql_name(lake, asset)} ({_column_list(columns)}) USING delta "
+                f"CREATE TABLE IF NOT EXISTS {sql_name(lake, asset)} ({_column_list(columns)}) USING delta "
                 f"PARTITIONED BY ({SLICE}) TBLPROPERTIES ("
                 + ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
                 + ")"
@@ -212,7 +212,8 @@ def _create(
             raise
 
 
-def _sql_name(lake: Lake, asset: str) -> str:
+def sql_name(lake: Lake, asset: str) -> str:
+    """A managed table as Spark's SQL names it."""
     return f"delta.`{lake.path(asset)}`"
 
 
