@@ -23,6 +23,7 @@ from lineage_assets.bench.meter import metered
 from lineage_assets.bench.rig import Child, Rig, fresh_lake, rows
 from lineage_assets.bench.streams import LINEAGE_PARTS, StreamOptions
 from lineage_assets.errors import ContractError, FatalError
+from lineage_assets.kafka import client
 from lineage_assets.lineage.commits import commits, open_table
 from lineage_assets.spark.event_table import EventTable
 
@@ -147,10 +148,28 @@ def _turn(rig: Rig, table: EventTable, options: StreamOptions, name: str, number
             rig.await_rows(raw, lambda: records, running)
             rig.await_rows(silver, lambda: ok, running)
             wall_s = time.monotonic() - began
+        _require_one_way(rig, table, records)
         _require_left_out(rig, silver, options)
         cpu_s = usage.cpu("spark", "stream") + (collector.end()["cpu_s"] if collector is not None else 0.0)
     counted = records - first
     return Turn(name, number, cpu_s / counted * 1e6, wall_s / counted * 1e6)
+
+
+def _require_one_way(rig: Rig, table: EventTable, records: int) -> None:
+    """Raises FatalError when the stream took offsets twice: without records it cannot know what it has, and its rows add up
+    all the same when it fails and starts again."""
+    import pyarrow as pa
+
+    opened = open_table(rig.settings.lake_env, f"raw/{table.name}")
+    assert opened is not None
+    files = pa.table(opened.get_add_actions(flatten=True))
+    held, reached = sum(files["num_records"].to_pylist()), max(files["max.offset"].to_pylist())
+    last = max(client.end_offsets(rig.settings, client.describe(rig.settings, table.topic)).values()) - 1
+    if (held, reached) != (records, last):
+        raise FatalError(
+            f"{held:,} rows up to offset {reached:,} are no one way through {records:,} records up to offset {last:,}",
+            remedy="read the log of the stream: it has failed and started again while it was measured",
+        )
 
 
 def _require_left_out(rig: Rig, asset: str, options: StreamOptions) -> None:

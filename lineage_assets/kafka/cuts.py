@@ -57,6 +57,26 @@ class SlicedTopic:
         """Every slice since the first cut with what it covers, oldest first; the last one is open."""
         return [(Slice(cut.at, self.grain), self.ranges(Slice(cut.at, self.grain))) for cut in self.cuts]
 
+    def split(self, ranges: Ranges) -> list[tuple[Slice, Ranges]]:
+        """Ranges by the slices that they arrived in, oldest first. What is beyond the log's known end is the open slice's."""
+        opened = self.cuts[-1].offsets
+        if all(held.start >= opened.get(p, 0) for p, held in ranges.items()):
+            return [(self.open_slice, ranges)]
+        found: list[tuple[Slice, Ranges]] = []
+        for piece, covered in self.slices():
+            if piece == self.open_slice:
+                covered = {
+                    p: OffsetRange(opened.get(p, 0), max(held.end, opened.get(p, 0))) for p, held in ranges.items()
+                }
+            inside = {
+                p: OffsetRange(max(held.start, covered[p].start), min(held.end, covered[p].end))
+                for p, held in ranges.items()
+                if p in covered and max(held.start, covered[p].start) < min(held.end, covered[p].end)
+            }
+            if inside:
+                found.append((piece, inside))
+        return found
+
 
 def slice_topic(
     settings: Settings,

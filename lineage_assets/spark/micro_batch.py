@@ -215,7 +215,7 @@ class MicroBatches:
         self.pair.read()
         nothing = kafka_source.read(self.job.spark, self.job.settings, self.job.table.topic, [])
         decided, facts = self._decide(nothing)
-        for piece, ranges in self._slices(lost):
+        for piece, ranges in self.job.topic.split(lost):
             known = self.pair.raw.held(piece.key, self.job.topic.topic.id)
             stated = {p: (held,) for p, held in ranges.items() if held.span}
             # A loss inside what a slice holds stays inside its range; one at its beginning moves the beginning.
@@ -252,30 +252,10 @@ class MicroBatches:
             self.job = replace(self.job, topic=self._topic())
             self.asked_at = time.monotonic()
 
-    def _slices(self, ranges: Ranges) -> list[tuple[Slice, Ranges]]:
-        """Ranges by the slices that they arrived in, oldest first."""
-        topic = self.job.topic
-        opened = topic.cuts[-1].offsets
-        if all(held.start >= opened.get(p, 0) for p, held in ranges.items()):
-            return [(topic.open_slice, ranges)]
-        found: list[tuple[Slice, Ranges]] = []
-        ends = {p: max(held.end, opened.get(p, 0)) for p, held in ranges.items()}
-        for piece, covered in topic.slices():
-            if piece == topic.open_slice:
-                covered = {p: OffsetRange(opened.get(p, 0), end) for p, end in ends.items()}
-            inside = {
-                p: OffsetRange(max(held.start, covered[p].start), min(held.end, covered[p].end))
-                for p, held in ranges.items()
-                if p in covered and max(held.start, covered[p].start) < min(held.end, covered[p].end)
-            }
-            if inside:
-                found.append((piece, inside))
-        return found
-
     def _pieces(self, ranges: Ranges) -> list[Piece]:
         """What raw lacks of a batch, slice by slice. A part of which the middle is held makes two pieces."""
         found = []
-        for piece, wanted in self._slices(ranges):
+        for piece, wanted in self.job.topic.split(ranges):
             held = self.pair.raw.held(piece.key, self.job.topic.topic.id)
             entry = self.pair.raw.slices.get(piece.key)
             lost = lost_in([entry]) if entry else {}
