@@ -1,6 +1,6 @@
 """Processes that outlive the command that started them, and the files by which they are found again.
 
-Belongs here: starting detached, recognising (pid and start time), ending, memory and exit codes of one process tree.
+Belongs here: starting detached, recognising (pid and start), ending, memory and exit codes of one process tree.
 Does not belong here: what is started, or when it counts as ready.
 """
 
@@ -10,6 +10,8 @@ import json
 import os
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,16 +19,14 @@ from pathlib import Path
 import psutil
 
 # The small shell in front stays until its child ends, and writes down how: nobody else is there to be told.
-# Signals to the group reach the child too; the trap keeps the shell alive to see the end.
-_KEEPER = 'trap : TERM INT HUP; "$@"; code=$?; printf %s "$code" > "$0.tmp"; mv "$0.tmp" "$0"; exit "$code"'
+# Signals to the group reach the child too; the trap keeps the shell alive to see the end. QUIT asks a JVM for its threads,
+# and who sends it finds the shell by the same words.
+_KEEPER = 'trap : TERM INT HUP QUIT; "$@"; code=$?; printf %s "$code" > "$0.tmp"; mv "$0.tmp" "$0"; exit "$code"'
 
 # What a JVM with -XX:+ExitOnOutOfMemoryError ends with.
 OUT_OF_MEMORY = 3
 
 _LOG_BYTES_KEPT = 10 << 20
-
-# Start times are read from the kernel with this precision.
-_START_TIME_TOLERANCE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ class Record:
     part: str
     pid: int
     started_at: float
+    identity: str
     log: str
     address: str = ""
 
@@ -80,7 +81,7 @@ def start(
             start_new_session=True,
             preexec_fn=_answer_signals,
         )
-    record = Record(part, child.pid, psutil.Process(child.pid).create_time(), str(log), address)
+    record = Record(part, child.pid, time.time(), _identity(child.pid), str(log), address)
     write_private(record_path(stack_dir, part), json.dumps(asdict(record)))
     return record
 
@@ -105,10 +106,10 @@ def records(stack_dir: Path) -> list[Record]:
 
 
 def leader(record: Record) -> psutil.Process | None:
-    """The process of a record, if it is alive and the same: a pid that is used again has another start time."""
+    """The process of a record, if it is alive and the same one."""
     try:
         process = psutil.Process(record.pid)
-        same = abs(process.create_time() - record.started_at) < _START_TIME_TOLERANCE_S
+        same = _identity(record.pid) == record.identity
         if same and process.status() == psutil.STATUS_ZOMBIE:
             _reap(record.pid)
             return None
@@ -200,6 +201,21 @@ def write_private(path: Path, text: str) -> None:
     with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(text)
     scratch.replace(path)
+
+
+def _identity(pid: int) -> str:
+    """Tells a process from another one that has its pid later. Raises psutil.NoSuchProcess.
+
+    Linux tells the ticks since the machine began; a date made of them moves by a second whenever the clock is set.
+    """
+    if not sys.platform.startswith("linux"):
+        return f"{psutil.Process(pid).create_time():.2f}"
+    try:
+        # The name, in parentheses, may hold anything; the start is the 20th field after it.
+        ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise psutil.NoSuchProcess(pid) from error
+    return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}/{ticks}"
 
 
 def _answer_signals() -> None:

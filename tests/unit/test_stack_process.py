@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import psutil
@@ -74,6 +74,7 @@ def test_a_process_ends_when_asked_though_its_starter_ignores_the_signal(stack_d
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    child(record)
     assert process.stop(record, timeout_s=10) == "stopped"
 
 
@@ -87,13 +88,34 @@ def test_a_process_that_ignores_the_polite_signal_is_killed(stack_dir: Path) -> 
 def test_a_pid_that_another_process_has_now_is_left_alone(stack_dir: Path) -> None:
     bystander = subprocess.Popen(ENDLESS, start_new_session=True)
     try:
-        record = process.Record("thing", bystander.pid, psutil.Process(bystander.pid).create_time() - 60, "")
+        ours = start(stack_dir, *ENDLESS)
+        record = replace(ours, pid=bystander.pid, identity="another start")
         assert process.leader(record) is None
         assert process.stop(record, timeout_s=1) == "gone"
         assert bystander.poll() is None
     finally:
         bystander.kill()
         bystander.wait()
+
+
+def test_a_process_is_found_again_after_the_clock_was_set(stack_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = start(stack_dir, *ENDLESS)
+    true_time, true_creation = time.time, psutil.Process.create_time
+    monkeypatch.setattr(time, "time", lambda: true_time() + 3600)
+    monkeypatch.setattr(psutil.Process, "create_time", lambda one: true_creation(one) + 3600)
+    found = process.read(stack_dir, "thing")
+    assert found is not None and process.leader(found) is not None
+    child(record)
+    assert process.stop(record, timeout_s=10) == "stopped"
+
+
+def test_who_asks_for_a_thread_dump_by_name_does_not_end_the_keeper(stack_dir: Path) -> None:
+    record = start(stack_dir, *ENDLESS)
+    child(record)
+    os.kill(record.pid, signal.SIGQUIT)
+    psutil.Process(child(record)).terminate()
+    wait_for(lambda: process.leader(record) is None)
+    assert "SIGTERM" in process.exit_text(stack_dir, "thing")
 
 
 def test_the_exit_code_is_known_afterwards_even_to_others(stack_dir: Path) -> None:
@@ -151,7 +173,8 @@ def test_a_grown_log_is_put_aside_at_the_next_start(stack_dir: Path, monkeypatch
 
 
 def child(record: process.Record) -> int:
-    wait_for(lambda: process.main_pid(record) != record.pid)
+    # Between fork and exec it is still the shell, whose handler would swallow a signal.
+    wait_for(lambda: process.main_pid(record) != record.pid and psutil.Process(process.main_pid(record)).name() != "sh")
     return process.main_pid(record)
 
 
