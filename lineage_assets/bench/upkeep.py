@@ -23,10 +23,14 @@ FEW = 2
 
 
 def maintain(rig: Rig, table: EventTable) -> Mapping[str, Any]:
-    """Compact the closed slices of raw and of silver, and write a checkpoint of each log; seconds that it took."""
+    """Compact the oldest closed slice of raw and of silver, and write a checkpoint of each log; seconds that it took."""
     managed = [Managed(f"{layer}/{table.name}", table.grain) for layer in ("raw", "silver")]
     began = time.monotonic()
-    done = compaction.compact(rig.settings, managed, Policy(most_files=FEW), lambda text: rig.say("maintenance", text))
+    policy = Policy(most_files=FEW)
+    # The oldest of each: an hour that turns meanwhile would have another one rewritten.
+    oldest = {one.asset: one for one in reversed(list(compaction.wanted(rig.settings.lake_env, managed, policy)))}
+    found = [oldest[one.asset] for one in managed if one.asset in oldest]
+    done = compaction.compact(rig.settings, found, policy, lambda text: rig.say("maintenance", text))
     took_s = time.monotonic() - began
     if {one.asset for one in done if one.version is not None} != {one.asset for one in managed}:
         raise FatalError(

@@ -42,8 +42,8 @@ def stream(
     ] = 60.0,
     events: Annotated[int, typer.Option(min=1_000, help="Events of the catch-up.")] = 3_000_000,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the catch-up; the first warms up.")] = 4,
-    pairs: Annotated[int, typer.Option(min=1, help="Rounds of the overhead, after one that warms up.")] = 8,
-    overhead_events: Annotated[int, typer.Option(min=1_000, help="Events of each turn of the overhead.")] = 1_000_000,
+    pairs: Annotated[int, typer.Option(min=1, help="Rounds of the overhead, after one that warms up.")] = 5,
+    overhead_events: Annotated[int, typer.Option(min=1_000, help="Events of each turn of the overhead.")] = 280_000,
     each: Annotated[
         bool, typer.Option("--each/--no-each", help="Also what each part of lineage costs by itself.")
     ] = True,
@@ -85,11 +85,12 @@ def stream(
         scratch = file.with_suffix(".part")
         scratch.write_text(json.dumps(report.to_json(measured)))
         scratch.replace(file)
-        if plots is not None:
-            report.write_plots(measured, plots)
         _say("bench", f"what was measured so far is in {file}")
 
     results = session.run(config, wanted, _say, put, here=here, keep=keep)
+    if plots is not None:
+        for drawn in report.write_plots(results, plots):
+            _say("plots", str(drawn))
     document = report.to_json(results)
     print(json.dumps(document) if as_json else "\n".join(report.lines(results)))
     raise typer.Exit(0 if _good(results, document) else 1)

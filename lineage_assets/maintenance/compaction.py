@@ -84,9 +84,8 @@ def small_files(lake: Lake, asset: str, policy: Policy) -> dict[str, int]:
     return dict(found)
 
 
-def compact(settings: Settings, tables: Sequence[Managed], policy: Policy, say: Say) -> list[Compacted]:
-    """Compact what is to be compacted. Nothing is started, and Spark not asked, when nothing is."""
-    found = list(wanted(settings.lake_env, tables, policy))
+def compact(settings: Settings, found: Sequence[Wanted], policy: Policy, say: Say) -> list[Compacted]:
+    """Compact what is wanted. Nothing is started, and Spark not asked, when nothing is."""
     if not found:
         return []
     done = []

@@ -59,7 +59,7 @@ def maintain(
     for part in chosen(only):
         say(part)
         if part == "compact":
-            _kept(done, lambda: done.compact.extend(compaction.compact(settings, tables, policy, say)))
+            _kept(done, lambda: done.compact.extend(_compacted(settings, tables, policy, say)))
         elif part == "ledger":
             _kept(done, lambda: done.ledger.extend(ledger.tidy(lake, policy)))
         elif part == "events":
@@ -68,6 +68,12 @@ def maintain(
             for table in tables:
                 _kept(done, lambda part=part, asset=table.asset: _of_table(done, lake, part, asset, policy))  # type: ignore[misc]
     return done
+
+
+def _compacted(
+    settings: Settings, tables: Sequence[Managed], policy: Policy, say: Callable[[str], None]
+) -> list[compaction.Compacted]:
+    return compaction.compact(settings, list(compaction.wanted(settings.lake_env, tables, policy)), policy, say)
 
 
 def _of_table(done: Maintained, lake: Any, part: str, asset: str, policy: Policy) -> None:

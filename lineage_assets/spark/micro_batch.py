@@ -410,7 +410,7 @@ class MicroBatches:
         and the transaction id, and would make that wait. What fails here fails there too, and is told there."""
         if self.pair.writers.columns(tail) is not None and not {"record", "row_tracking"} <= self.start.off:
             detail = f"DESCRIBE DETAIL {tables.sql_name(self.job.lake, tail.asset)}"
-            self._ahead.submit(lambda: self.job.spark.sql(detail).collect())
+            self._ahead.submit(self.job.spark.sql, detail)
 
     def _checkpoint(self, asset: str, version: int) -> None:
         """Write a Delta checkpoint now and then, beside the next batch.

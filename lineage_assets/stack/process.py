@@ -23,6 +23,8 @@ import psutil
 # and who sends it finds the shell by the same words.
 _KEEPER = 'trap : TERM INT HUP QUIT; "$@"; code=$?; printf %s "$code" > "$0.tmp"; mv "$0.tmp" "$0"; exit "$code"'
 
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
 # What a JVM with -XX:+ExitOnOutOfMemoryError ends with.
 OUT_OF_MEMORY = 3
 
@@ -36,9 +38,9 @@ class Record:
     part: str
     pid: int
     started_at: float
-    identity: str
     log: str
     address: str = ""
+    identity: str = ""
 
     @property
     def log_path(self) -> Path:
@@ -72,16 +74,15 @@ def start(
         log.replace(log.with_name(f"{log.name}.1"))
     with log.open("ab") as out:
         child = subprocess.Popen(
-            ["/bin/sh", "-c", _KEEPER, str(exit_file), *argv],
+            [*_answering_signals(), "/bin/sh", "-c", _KEEPER, str(exit_file), *argv],
             env=dict(env),
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_answer_signals,
         )
-    record = Record(part, child.pid, time.time(), _identity(child.pid), str(log), address)
+    record = Record(part, child.pid, time.time(), str(log), address, _identity(child.pid))
     write_private(record_path(stack_dir, part), json.dumps(asdict(record)))
     return record
 
@@ -109,7 +110,8 @@ def leader(record: Record) -> psutil.Process | None:
     """The process of a record, if it is alive and the same one."""
     try:
         process = psutil.Process(record.pid)
-        same = _identity(record.pid) == record.identity
+        # A record without one was written before there were any: better its pid alone than a part that nobody finds.
+        same = record.identity in ("", _identity(record.pid))
         if same and process.status() == psutil.STATUS_ZOMBIE:
             _reap(record.pid)
             return None
@@ -212,19 +214,24 @@ def _identity(pid: int) -> str:
         return f"{psutil.Process(pid).create_time():.2f}"
     try:
         # The name, in parentheses, may hold anything; the start is the 20th field after it.
-        ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        ticks = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19].decode()
     except (FileNotFoundError, ProcessLookupError) as error:
         raise psutil.NoSuchProcess(pid) from error
-    return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}/{ticks}"
+    return f"{_boot()}/{ticks}"
 
 
-def _answer_signals() -> None:
-    """Undo what a background shell hands down: signals that it ignores its children ignore too, and a shell cannot trap.
+def _boot() -> str:
+    """Tells this start of the machine from others; empty where a sandbox hides it."""
+    file = Path("/proc/sys/kernel/random/boot_id")
+    return file.read_text().strip() if file.exists() else ""
 
-    A stack started by `lineage up &` in a script would not end when it is asked to.
-    """
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+
+def _answering_signals() -> list[str]:
+    """A command in front that undoes what a starter hands down: signals that it ignores its children would ignore too, and a
+    shell cannot trap those. Such a stack would not end when it is asked to."""
+    ignored = [one for one in _ENDING if signal.getsignal(one) is signal.SIG_IGN]
+    names = ",".join(one.name.removeprefix("SIG") for one in ignored)
+    return ["env", f"--default-signal={names}"] if ignored else []
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:

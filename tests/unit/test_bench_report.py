@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import doctest
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import dagster as dg
 import pytest
 
 from lineage_assets.bench import overhead as overhead_module
-from lineage_assets.bench import svg
+from lineage_assets.bench import session, svg
 from lineage_assets.bench import visible as visible_module
 from lineage_assets.bench.batch import Batch
 from lineage_assets.bench.catch_up import CatchUp, Run
@@ -27,7 +29,8 @@ from lineage_assets.bench.report import Results, figures, lines, plots, to_json,
 from lineage_assets.bench.session import Wanted, require_possible
 from lineage_assets.bench.streams import LINEAGE_PARTS, StreamOptions
 from lineage_assets.bench.visible import Visible, watching
-from lineage_assets.errors import ContractError
+from lineage_assets.errors import ContractError, FatalError
+from lineage_assets.settings import Settings
 
 MEASURED = Latency(
     rate=1_400,
@@ -78,6 +81,22 @@ OVERHEAD = Overhead(
     1_000_000, 14_000, turns(full=[99.0, 22.0, 24.0], bare=[1.0, 20.0, 20.0], without_record=[50.0, 21.9, 23.9])
 )
 RESULTS = Results({"parts": "abcdef"}, [MEASURED], CATCH_UP, OVERHEAD, {1_400: BATCH})
+
+
+def test_what_was_measured_is_put_away_before_the_next_part_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> CatchUp:
+        raise FatalError("the broker is gone", remedy="")
+
+    monkeypatch.setattr(session, "rig", lambda *_, **__: nullcontext(SimpleNamespace(settings=Settings())))
+    monkeypatch.setattr(session.latency, "measure", lambda *_: (None, MEASURED))
+    monkeypatch.setattr(session.catch_up, "measure", fails)
+    kept: list[str] = []
+    wanted = Wanted(parts=frozenset("ab"), rates=(1_400.0,))
+
+    with pytest.raises(FatalError):
+        session.run(Settings(), wanted, lambda *_: None, lambda results: kept.append(json.dumps(to_json(results))))
+
+    assert [json.loads(one)["latency"][0]["latency"] for one in kept] == [MEASURED.latency]
 
 
 @pytest.mark.parametrize("module", [overhead_module, svg, visible_module])

@@ -172,7 +172,7 @@ def test_a_stale_pid_file_is_recognised_said_and_cleaned(settings: Settings) -> 
     control.down(settings)
     mine = psutil.Process()
     path = process.record_path(settings.stack_dir, "kafka")
-    record = process.Record("kafka", mine.pid, mine.create_time() - 3600, "kafka.log")
+    record = process.Record("kafka", mine.pid, mine.create_time(), "kafka.log", identity="another start")
     path.write_text(json.dumps({name: getattr(record, name) for name in record.__slots__}))
     assert [row.state for row in state.states(settings)] == ["dead"]
     said = Said()
