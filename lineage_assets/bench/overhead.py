@@ -20,6 +20,7 @@ from typing import Any
 
 from lineage_assets.bench.histogram import Interval, interval
 from lineage_assets.bench.meter import metered
+from lineage_assets.bench.reader import Log
 from lineage_assets.bench.rig import Child, Rig, fresh_lake, rows
 from lineage_assets.bench.streams import LINEAGE_PARTS, StreamOptions
 from lineage_assets.errors import ContractError, FatalError
@@ -30,6 +31,7 @@ from lineage_assets.spark.event_table import EventTable
 FULL, BARE = "full", "bare"
 WITHOUT = "without "
 COLLECTOR = "collector"
+STATEFUL = ("turn", "row_tracking")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,11 @@ class Overhead:
 
 
 def variants(each: bool) -> dict[str, frozenset[str]]:
-    """Full and bare; with `each`, also full without one part at a time."""
+    """Full and bare; with `each`, also full without one part at a time, and without both of those that need the table's state:
+    leaving out one of them alone saves nothing."""
     parts = {f"{WITHOUT}{part}": frozenset({part}) for part in LINEAGE_PARTS} if each else {}
+    if each:
+        parts[f"{WITHOUT}{' and '.join(STATEFUL)}"] = frozenset(STATEFUL)
     return {FULL: frozenset(), BARE: frozenset(LINEAGE_PARTS), **parts}
 
 
@@ -176,8 +181,10 @@ def _require_left_out(rig: Rig, asset: str, options: StreamOptions) -> None:
     lake = rig.settings.lake_env
     table = open_table(lake, asset)
     assert table is not None
+    newest = Log(lake, asset).commit(int(table.version())) or []
     there = {
         "record": any(one.record is not None for one in commits(lake, asset, 1)),
+        "turn": any("txn" in action for action in newest),
         "row_tracking": table.metadata().configuration.get("delta.enableRowTracking") == "true",
     }
     for part, found in there.items():

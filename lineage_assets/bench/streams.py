@@ -20,8 +20,9 @@ from lineage_assets.bench.declaration import declare
 from lineage_assets.settings import Settings, settings
 from lineage_assets.spark.event_table import EventTable
 
-LINEAGE_PARTS = ("record", "row_tracking", "offset_log", "counts", "collector")
-"""What lineage adds to two plain appends; each can be left out of a stream, to see what it costs."""
+LINEAGE_PARTS = ("record", "turn", "row_tracking", "offset_log", "counts", "collector")
+"""What lineage adds to two plain appends; each can be left out of a stream, to see what it costs. `turn` is the transaction id
+by which one of two writers of a slice commits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class Decision:
 class Writers:
     """The two tables of a job: their commits as last read, and whether they were made sure of.
 
-    `off` names what a measurement leaves out (bench/): `record`, `row_tracking`.
+    `off` names what a measurement leaves out (bench/): `record`, `turn`, `row_tracking`.
     """
 
     def __init__(self, job: Job, off: frozenset[str] = frozenset()) -> None:
@@ -77,8 +77,8 @@ class Writers:
 
     def write(self, rows: DataFrame, tail: Tail, record: CommitRecord, turn: Turn) -> Commit:
         """One commit of rows that are a slice whole, or come on top of it, as the record's kind says."""
-        if "record" in self._off:
-            return tables.append_bare(rows, tail, record)
+        if left_out := self._off & {"record", "turn"}:
+            return tables.append_without(rows, tail, record, turn, left_out)
         if record.kind == "append":
             return tables.append(rows, tail, record, turn)
         return tables.replace_slice(rows, tail, record, turn)

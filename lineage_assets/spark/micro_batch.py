@@ -408,7 +408,7 @@ class MicroBatches:
     def _read_ahead(self, tail: Tail) -> None:
         """Have Delta work out a table's state beside what is done now: it needs it before the next commit, for row tracking
         and the transaction id, and would make that wait. What fails here fails there too, and is told there."""
-        if self.pair.writers.columns(tail) is not None and not {"record", "row_tracking"} <= self.start.off:
+        if self.pair.writers.columns(tail) is not None and not {"turn", "row_tracking"} <= self.start.off:
             detail = f"DESCRIBE DETAIL {tables.sql_name(self.job.lake, tail.asset)}"
             self._ahead.submit(self.job.spark.sql, detail)
 

@@ -93,23 +93,29 @@ def append(rows: DataFrame, tail: Tail, record: CommitRecord, turn: Turn) -> Com
     return _write(rows, tail, record, turn, "append", {})
 
 
-def append_bare(rows: DataFrame, tail: Tail, record: CommitRecord) -> Commit:
-    """Add rows without a record: what a measurement compares with."""
-    rows.write.format("delta").mode("append").save(tail.lake.path(tail.asset))
-    return Commit(-1, 0, "WRITE", record)
+def append_without(rows: DataFrame, tail: Tail, record: CommitRecord, turn: Turn, off: frozenset[str]) -> Commit:
+    """Add rows without the record, the turn, or both (`off`): what a measurement compares with."""
+    own = {} if "record" in off else _record_option(record)
+    own |= {} if "turn" in off else _turn_options(turn)
+    rows.write.format("delta").mode("append").options(**own).save(tail.lake.path(tail.asset))
+    return Commit(-1, 0, "WRITE", record) if "record" in off else committed(tail, record)
 
 
 def _write(
     rows: DataFrame, tail: Tail, record: CommitRecord, turn: Turn, mode: str, options: Mapping[str, str]
 ) -> Commit:
-    # With a transaction id Delta also makes a commit that changes no file: an empty slice is a result too.
-    own = {
-        "userMetadata": records.to_json(record),
-        "txnAppId": turn.app_id,
-        "txnVersion": str(turn.number),
-    }
+    own = _record_option(record) | _turn_options(turn)
     rows.write.format("delta").mode(mode).options(**own, **options).save(tail.lake.path(tail.asset))
     return committed(tail, record)
+
+
+def _record_option(record: CommitRecord) -> dict[str, str]:
+    return {"userMetadata": records.to_json(record)}
+
+
+def _turn_options(turn: Turn) -> dict[str, str]:
+    # With a transaction id Delta also makes a commit that changes no file: an empty slice is a result too.
+    return {"txnAppId": turn.app_id, "txnVersion": str(turn.number)}
 
 
 def committed(tail: Tail, record: CommitRecord) -> Commit:

@@ -140,9 +140,15 @@ def test_pipeline_and_plain_copy_go_through_the_whole_topic(rig: Rig) -> None:
     assert not list(rig.folder.parent.glob("lake-*")), "both lakes are gone"
 
 
-def test_a_stream_without_lineage_goes_through_its_batches(rig: Rig) -> None:
-    (found,) = overhead.measure(rig, 4_000, 1_000, 0, each=False)
-    assert [turn.variant for turn in found.turns] == ["full", "bare"]
+def test_a_stream_without_lineage_or_parts_of_it_goes_through_its_batches(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = {name: overhead.variants(each=True)[name] for name in ("bare", "without record", "without turn")}
+    monkeypatch.setattr(overhead, "variants", lambda each: chosen)
+
+    (found,) = overhead.measure(rig, 4_000, 1_000, 0)
+
+    assert [turn.variant for turn in found.turns] == [*chosen]
     assert all(turn.cpu_s_per_million > 0 for turn in found.turns)
     assert found.summary()["costs"] == {}
 
