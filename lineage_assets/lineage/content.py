@@ -186,6 +186,11 @@ class Content:
         """The table's asset."""
         return self._tail.asset
 
+    @property
+    def version(self) -> int:
+        """The newest version that was taken in; -1 before the first."""
+        return self._read
+
     def read(self) -> None:
         """Take in what was committed since the last time."""
         history = self._tail.read()

@@ -126,6 +126,7 @@ class MicroBatches:
         self._silver = ThreadPoolExecutor(1, "silver")
         self._pending: tuple[str, Future[None]] | None = None
         self._ahead = ThreadPoolExecutor(2, "ahead")
+        self._prepared: dict[str, Future[None]] = {}
         self._decided = 0
         self._library = 0
         self._compiled = True
@@ -389,31 +390,33 @@ class MicroBatches:
             skew = batch_facts.skew_of(facts, of=topic.partitions, private=table.private_key, salt=topic.id)
             stated = {"skew": skew}
         decision = Decision("append", one.piece, plan, marked, tally, counted.schema_ids, batch, stated)
-        self._read_ahead(self.pair.writers.silver)
+        self._prepare(self.pair.writers.silver, self.pair.silver.version)
         raw = commit_raw(self.job, self.pair.writers, decision, raw_turn, attempt)
-        self._read_ahead(self.pair.writers.raw)
+        self._prepare(self.pair.writers.raw, raw.version)
         assert raw.record is not None
         record, versions = raw.record, (raw.version, raw.version + 1)
 
         def to_silver() -> None:
-            made = commit_silver(self.job, self.pair.writers, marked, record, versions, silver_turn)
-            for asset, version in (
-                (self.pair.writers.raw.asset, raw.version),
-                (self.pair.writers.silver.asset, made.version),
-            ):
-                self._checkpoint(asset, version)
+            commit_silver(self.job, self.pair.writers, marked, record, versions, silver_turn)
 
         self._pending = (key, self._silver.submit(to_silver))
 
-    def _read_ahead(self, tail: Tail) -> None:
-        """Have Delta work out a table's state beside what is done now: it needs it before the next commit, for row tracking
-        and the transaction id, and would make that wait. What fails here fails there too, and is told there."""
-        if self.pair.writers.columns(tail) is not None and not {"turn", "row_tracking"} <= self.start.off:
-            detail = f"DESCRIBE DETAIL {tables.sql_name(self.job.lake, tail.asset)}"
-            self._ahead.submit(self.job.spark.sql, detail)
+    def _prepare(self, tail: Tail, version: int) -> None:
+        """Have a table made ready for its next commit, beside what is done now. Raises what failed in it the time before."""
+        if (before := self._prepared.pop(tail.asset, None)) is not None:
+            before.result()
+        if self.pair.writers.columns(tail) is not None:
+            self._prepared[tail.asset] = self._ahead.submit(self._make_ready, tail.asset, version)
+
+    def _make_ready(self, asset: str, version: int) -> None:
+        """A checkpoint of the log now and then, and after it the table's state: Delta needs it before each commit, for row
+        tracking and the transaction id, and would make that commit wait."""
+        self._checkpoint(asset, version)
+        if not {"turn", "row_tracking"} <= self.start.off:
+            self.job.spark.sql(f"DESCRIBE DETAIL {tables.sql_name(self.job.lake, asset)}")
 
     def _checkpoint(self, asset: str, version: int) -> None:
-        """Write a Delta checkpoint now and then, beside the next batch.
+        """Write a Delta checkpoint now and then.
 
         Row tracking makes Spark read the whole state before each commit, and each log file above the checkpoint costs it
         milliseconds; the more files a table has, the more a checkpoint costs, and the rarer it is written.
