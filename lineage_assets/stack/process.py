@@ -30,6 +30,9 @@ OUT_OF_MEMORY = 3
 
 _LOG_BYTES_KEPT = 10 << 20
 
+# Dates of starts are read from the kernel with this precision.
+_DATE_TOLERANCE_S = 0.05
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -110,8 +113,11 @@ def leader(record: Record) -> psutil.Process | None:
     """The process of a record, if it is alive and the same one."""
     try:
         process = psutil.Process(record.pid)
-        # A record without one was written before there were any: better its pid alone than a part that nobody finds.
-        same = record.identity in ("", _identity(record.pid))
+        if record.identity:
+            same = _identity(record.pid) == record.identity
+        else:
+            # Written before there were identities, when a part was known by its date alone.
+            same = abs(process.create_time() - record.started_at) < _DATE_TOLERANCE_S
         if same and process.status() == psutil.STATUS_ZOMBIE:
             _reap(record.pid)
             return None

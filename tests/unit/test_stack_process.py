@@ -98,6 +98,13 @@ def test_a_pid_that_another_process_has_now_is_left_alone(stack_dir: Path) -> No
         bystander.wait()
 
 
+def test_a_record_from_before_there_were_identities_is_known_by_its_date(stack_dir: Path) -> None:
+    record = start(stack_dir, *ENDLESS)
+    old = replace(record, identity="", started_at=psutil.Process(record.pid).create_time())
+    assert process.leader(old) is not None
+    assert process.leader(replace(old, started_at=old.started_at - 60)) is None
+
+
 def test_a_process_is_found_again_after_the_clock_was_set(stack_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = start(stack_dir, *ENDLESS)
     true_time, true_creation = time.time, psutil.Process.create_time
